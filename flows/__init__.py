@@ -1,0 +1,1 @@
+"""Flows: when the stages run, and in which order."""
