@@ -1,0 +1,1 @@
+"""What is asked: recipes, settings, the target, and the fingerprints of both."""
