@@ -1,0 +1,1 @@
+"""Servers and faults for the store's tests."""
