@@ -1,0 +1,1 @@
+"""Hidden states of the target: the connector inside vLLM, content checks, packed shards."""
