@@ -1,0 +1,79 @@
+"""Target model classes in the registry of vLLM 0.32.0: those that hand out hidden states for EAGLE-3, and the others.
+
+Made by following the base classes of every registered model to SupportsEagle3 in vllm/model_executor/models;
+tests/pipeline/test_contract_vllm.py asks the installed vLLM about a sample.
+"""
+
+_WITH_EAGLE3 = """
+    AfmoeForCausalLM ApertusForCausalLM ArceeForCausalLM Cohere2MoeForCausalLM
+    CohereCompassForConditionalGeneration Cosmos3ForConditionalGeneration CwmForCausalLM DeepseekForCausalLM
+    DeepseekV2ForCausalLM DeepseekV32ForCausalLM DeepseekV3ForCausalLM DeepseekV41ForCausalLM
+    DeepseekV4ForCausalLM DeepseekV4ForConditionalGeneration Emu3ForConditionalGeneration Ernie4_5ForCausalLM
+    Exaone4_5_ForConditionalGeneration FlexOlmoForCausalLM GPTBigCodeForCausalLM GPTNeoXForCausalLM
+    Gemma4ForCausalLM Gemma4ForConditionalGeneration Gemma4UnifiedForConditionalGeneration Glm5NextForCausalLM
+    Glm5NextForConditionalGeneration GlmForCausalLM GlmMoeDsaForCausalLM GptOssForCausalLM GraniteForCausalLM
+    GraniteSWAForCausalLM HunYuanDenseV1ForCausalLM HunYuanMoEV1ForCausalLM HunYuanVLForConditionalGeneration
+    IQuestCoderForCausalLM InternLM3ForCausalLM InternS1ProForConditionalGeneration
+    InternS2MobiusForConditionalGeneration InternS2PreviewForConditionalGeneration Jais2ForCausalLM
+    K2HorizonForCausalLM KimiK25ForConditionalGeneration KimiK3ForConditionalGeneration KimiLinearForCausalLM
+    LLaMAForCausalLM LagunaForCausalLM LightOnOCRForConditionalGeneration Llama4ForCausalLM
+    Llama4ForConditionalGeneration LlamaForCausalLM LlavaForConditionalGeneration MellumForCausalLM
+    MiMoForCausalLM MiMoV2FlashForCausalLM MiMoV2ForCausalLM MiMoV2OmniForCausalLM MiniCPM3ForCausalLM
+    MiniCPMForCausalLM MiniCPMV4_6ForConditionalGeneration MiniCPMV4_7ForConditionalGeneration
+    MiniMaxM2ForCausalLM MiniMaxM3SparseForCausalLM MiniMaxM3SparseForConditionalGeneration
+    Ministral3ForCausalLM Mistral3ForConditionalGeneration MistralForCausalLM MistralLarge3ForCausalLM
+    MuseGlimmerForCausalLM MuseGlimmerForConditionalGeneration NanbeigeForCausalLM NemotronHForCausalLM
+    NemotronHPuzzleForCausalLM NemotronH_Nano_Omni_Reasoning_V3 NemotronH_Nano_VL_V2 NemotronH_Omni_Reasoning_V3
+    NemotronH_Super_Omni_Reasoning_V3 Olmo2ForCausalLM Olmo3ForCausalLM OlmoForCausalLM
+    OpenCUAForConditionalGeneration Phi3ForCausalLM PhiForCausalLM PixtralForConditionalGeneration
+    Plamo3ForCausalLM Qwen2ForCausalLM Qwen2_5_VLForConditionalGeneration Qwen3ASRForConditionalGeneration
+    Qwen3ASRRealtimeGeneration Qwen3ForCausalLM Qwen3MoeForCausalLM Qwen3NextForCausalLM
+    Qwen3OmniMoeForConditionalGeneration Qwen3VLForConditionalGeneration Qwen3VLMoeForConditionalGeneration
+    Qwen3_5ForCausalLM Qwen3_5ForConditionalGeneration Qwen3_5MoeForCausalLM Qwen3_5MoeForConditionalGeneration
+    Qwen4ExpForConditionalGeneration SarvamMLAForCausalLM SeedOssForCausalLM SmolLM3ForCausalLM
+    Starcoder2ForCausalLM Step1ForCausalLM TeleChat2ForCausalLM TeleChat3ForCausalLM TeleFLMForCausalLM
+    VaultGemmaForCausalLM VibeVoiceAsrForConditionalGeneration
+"""
+
+_WITHOUT = """
+    AXK1ForCausalLM AriaForConditionalGeneration AudioFlamingo3ForConditionalGeneration
+    BagelForConditionalGeneration BailingMoeForCausalLM BailingMoeV2ForCausalLM BailingMoeV2_5ForCausalLM
+    BailingMoeV3ForCausalLM BailingMoeV3VLForConditionalGeneration BeeForConditionalGeneration
+    Blip2ForConditionalGeneration BloomForCausalLM ChatGLMForConditionalGeneration Cohere2ForCausalLM
+    Cohere2VisionForConditionalGeneration CohereAsrForConditionalGeneration CohereForCausalLM
+    Cosmos3EdgeForConditionalGeneration DbrxForCausalLM DeciLMForCausalLM DeepseekOCR2ForCausalLM
+    DeepseekOCRForCausalLM DeepseekVLV2ForCausalLM Dots3NoteForCausalLM DotsOCRForCausalLM
+    Ernie4_5_MoeForCausalLM Ernie4_5_VLMoeForConditionalGeneration Exaone4ForCausalLM ExaoneForCausalLM
+    ExaoneMoEForCausalLM ExaoneMoeForCausalLM FalconForCausalLM FalconH1ForCausalLM FalconMambaForCausalLM
+    FireRedASR2ForConditionalGeneration FunASRForConditionalGeneration FunAudioChatForConditionalGeneration
+    GLM4VForCausalLM GPT2LMHeadModel GPTJForCausalLM Gemma2ForCausalLM Gemma3ForCausalLM
+    Gemma3ForConditionalGeneration Gemma3nForCausalLM Gemma3nForConditionalGeneration GemmaForCausalLM
+    Glm4ForCausalLM Glm4MoeForCausalLM Glm4MoeLiteForCausalLM Glm4vForConditionalGeneration
+    Glm4vMoeForConditionalGeneration GlmAsrForConditionalGeneration GlmOcrForConditionalGeneration
+    Granite4VisionForConditionalGeneration GraniteMoeForCausalLM GraniteMoeHybridForCausalLM
+    GraniteMoeSWAForCausalLM GraniteMoeSharedForCausalLM GraniteSpeechForConditionalGeneration
+    GraniteSpeechPlusForConditionalGeneration HCXVisionV2ForCausalLM HYV3ForCausalLM HYV4ForCausalLM
+    HrmTextForCausalLM HyperCLOVAXForCausalLM IQuestLoopCoderForCausalLM Idefics3ForConditionalGeneration
+    InklingForCausalLM InklingForConditionalGeneration InternLM2ForCausalLM InternS1ForConditionalGeneration
+    InternVLForConditionalGeneration IsaacForConditionalGeneration JambaForCausalLM
+    KananaVForConditionalGeneration KeyeForConditionalGeneration KeyeVL1_5ForConditionalGeneration
+    KimiVLForConditionalGeneration Lfm2ForCausalLM Lfm2MoeForCausalLM Lfm2VlForConditionalGeneration
+    LlavaNextForConditionalGeneration LlavaNextVideoForConditionalGeneration
+    LlavaOnevision2ForConditionalGeneration LlavaOnevisionForConditionalGeneration LongcatFlashForCausalLM
+    LongcatFlashNgramForCausalLM Mamba2ForCausalLM MambaForCausalLM MixtralForCausalLM
+    Molmo2ForConditionalGeneration MolmoForCausalLM Moondream3ForCausalLM MoonshotKimiaForCausalLM
+    MossTranscribeDiarizeForConditionalGeneration NemotronForCausalLM NemotronParseForConditionalGeneration
+    OPTForCausalLM OlmoHybridForCausalLM OlmoeForCausalLM OpenPanguVLForConditionalGeneration OrionForCausalLM
+    Ovis2_6ForCausalLM Ovis2_6_MoeForCausalLM PaddleOCRVLForConditionalGeneration
+    PaliGemmaForConditionalGeneration PanguProMoEV2ForCausalLM PanguUltraMoEForCausalLM Param2MoEForCausalLM
+    Phi3VForCausalLM Phi4MMForCausalLM PhiMoEForCausalLM QianfanOCRForConditionalGeneration
+    Qwen2AudioForConditionalGeneration Qwen2MoeForCausalLM Qwen2VLForConditionalGeneration
+    Qwen2_5OmniForConditionalGeneration Qwen4ExpForCausalLM RForConditionalGeneration Rnj1ForCausalLM
+    SarvamMoEForCausalLM SmolVLMForConditionalGeneration SolarForCausalLM StableLmForCausalLM
+    Step3TextForCausalLM Step3VLForConditionalGeneration Step3p5ForCausalLM Step3p7ForConditionalGeneration
+    StepVLForConditionalGeneration UnlimitedOCRForCausalLM VoxtralForConditionalGeneration
+    WhisperForConditionalGeneration Zamba2ForCausalLM
+"""
+
+EAGLE3_TARGETS = frozenset(_WITH_EAGLE3.split())
+OTHER_MODELS = frozenset(_WITHOUT.split())
