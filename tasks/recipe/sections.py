@@ -134,8 +134,8 @@ class Training(Section):
 class Verification(Section):
     """How deep the draft is checked before it may serve."""
 
-    level: Literal["header", "small", "full"] = Field(default="full", title="Level")
-    """header: config and tensor headers; small: also maps and norms; full: every weight."""
+    level: Literal["header", "small", "full", "engine"] = Field(default="full", title="Level")
+    """header: config and tensor headers; small: also maps and norms; full: every weight; engine: also in vLLM."""
     severities: dict[str, Literal["error", "warning", "note"]] = {}
     """Another severity for single rules, by rule id (CFG008 = "warning"); an error makes the verdict FAIL."""
 
