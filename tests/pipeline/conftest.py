@@ -38,5 +38,5 @@ def server(home: Path) -> Iterator[Server]:
 def incoming(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Give the folder where prompts arrive, with the first day's prompts in it."""
     folder = tmp_path_factory.mktemp("incoming")
-    write_prompts(folder / "monday.jsonl", 0, 12)
+    write_prompts(folder / "monday.jsonl", 0, 24)
     return folder

@@ -134,8 +134,8 @@ def tiny(prompts: Path) -> dict[str, Any]:
     recipe = load_recipe(RECIPES / "smoke.toml").model_dump(mode="json")
     recipe["name"] = "tiny"
     recipe["prompts"] |= {"source": str(prompts), "limit": None, "newest_files": 2}
-    recipe["generation"] |= {"max_tokens": 24}
-    recipe["training"] |= {"epochs": 1}
+    recipe["generation"] |= {"max_tokens": 32}
+    recipe["training"] |= {"epochs": 8}
     recipe["benchmark"] |= {"limit": 4, "max_tokens": 16, "concurrencies": [4], "speed_prompts": 4}
     recipe["release"] = {"single_writer": True}
     return recipe

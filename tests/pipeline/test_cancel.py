@@ -36,7 +36,7 @@ def wait_for(condition: object, timeout_s: float, what: str) -> None:
 
 
 def started_run(server: Server, home: Path, tmp_path: Path, seed: int) -> str:
-    write_prompts(tmp_path / "prompts.jsonl", 1000 * seed, 12)
+    write_prompts(tmp_path / "prompts.jsonl", 1000 * seed, 24)
     recipe = tiny(tmp_path / "prompts.jsonl")
     run = server.start("produce-draft", {"recipe": recipe})
     wait_for(lambda: children_of_runs(home), 120, "the run never started a child")

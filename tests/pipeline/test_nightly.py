@@ -55,7 +55,7 @@ def test_nights_with_and_without_new_prompts(server: Server, home: Path, incomin
     assert sentence.startswith("Skipped: prompts, recipe and target are those of the champion")
     assert seconds < 15
 
-    write_prompts(prompts / "tuesday.jsonl", 100, 12)
+    write_prompts(prompts / "tuesday.jsonl", 100, 24)
     sentence, _ = night(server, tiny(prompts), 900)
     assert sentence.startswith(("The champion moved", "The champion stays"))
     after = champion(home)

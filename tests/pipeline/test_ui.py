@@ -72,7 +72,7 @@ def test_a_run_is_started_from_the_form_and_its_page_opens(
     field(page, "Epochs").fill("0")
     page.get_by_role("button", name="Submit").click()
     page.get_by_text("0 is less than the minimum of 1").first.wait_for()
-    field(page, "Epochs").fill("2")
+    field(page, "Epochs").fill("7")
     field(page, "Name").fill("from-the-form")
     picture(page, "form", tmp_path)
     page.get_by_role("button", name="Submit").click()
@@ -84,7 +84,7 @@ def test_a_run_is_started_from_the_form_and_its_page_opens(
     page.get_by_text("Completed").first.wait_for()
     assert page.get_by_text("from-the-form-").first.is_visible()
     parameters = server.get(f"/flow_runs/{run}")["parameters"]["recipe"]
-    assert (parameters["name"], parameters["training"]["epochs"]) == ("from-the-form", 2)
+    assert (parameters["name"], parameters["training"]["epochs"]) == ("from-the-form", 7)
 
     summary = next(found for found in server.artifacts(run) if found["key"] == "run-summary")
     page.set_viewport_size({"width": 1280, "height": 1900})
