@@ -11,7 +11,7 @@ from tasks.recipe.recipe import load_recipe
 from tests.pipeline.services import RECIPES, Server, draftworks, last_json
 
 pytestmark = pytest.mark.vllm
-KINDS = {"corpus", "states", "vocabulary", "draft", "verdict", "measurement"}
+KINDS = {"corpus", "states", "vocabulary", "draft", "verdict", "measurement", "package"}
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +40,7 @@ def test_the_last_line_says_what_came_out(smoke: dict[str, Any]) -> None:
     assert smoke["acceptance_length"] >= 1.0
     assert smoke["acceptance_length_general"] >= 1.0
     assert set(smoke["speedup"]) == {"1", "4"}
-    assert smoke["draft"].startswith("s3://draftworks/draft/")
+    assert smoke["draft"].startswith("s3://draftworks/package/")
     assert "/runs/flow-run/" in smoke["report"]
 
 
@@ -62,7 +62,7 @@ def test_every_stage_left_an_artifact_with_account_cost_and_provenance(home: Pat
         assert found["provenance"]["engine"]["vllm"].startswith("0.")
         assert found["provenance"]["recipe"]["name"] == "smoke"
         assert not list((bucket(home) / kind / found["fingerprint"] / "parts").glob("*.json"))
-    assert manifest(home, "corpus")["account"]["num_input"] == 520
+    assert manifest(home, "corpus")["account"]["num_input"] == 1080
     assert manifest(home, "states")["account"] == {
         "num_failed": 0,
         "num_input": manifest(home, "corpus")["account"]["num_kept"],

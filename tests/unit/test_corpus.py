@@ -160,4 +160,4 @@ def test_the_shipped_prompts_are_what_the_readme_says() -> None:
         read = read_prompt_set(Prompts(source=str(SHIPPED / name)), Settings())
         assert read.skipped == {}
         counts[name] = len(read.conversations)
-    assert counts == {"study-helper": 520, "study-helper-held-out.jsonl": 96, "general.jsonl": 96}
+    assert counts == {"study-helper": 1080, "study-helper-held-out.jsonl": 96, "general.jsonl": 96}
