@@ -4,7 +4,9 @@ Leaves config.json and model.safetensors (what vLLM serves), metrics.jsonl, epoc
 """
 
 import shutil
+import time
 from pathlib import Path
+from typing import Any
 
 from tasks.corpus.rows import ROWS_PATTERN, read_rows
 from tasks.drafting.command import METRICS_NAME, Placement, TrainingInputs, train_command
@@ -23,6 +25,8 @@ from tasks.store.manifest import FileEntry, PartManifest
 
 # The trainer writes to its log at least once per step and validation.
 SILENT_S = 1800.0
+# The trainer prints dozens of lines per step; its metrics and epochs are looked at less often.
+LOOK_EVERY_S = 5.0
 # What a resumed training needs of an epoch; links and code copies stay behind.
 EPOCH_FILES = (
     "config.json",
@@ -80,6 +84,15 @@ class EpochKeeper:
         )
 
 
+def _fraction(lines: list[dict[str, Any]], epochs: int, steps_per_epoch: float) -> float:
+    """Return how much of the training is done; the guess of steps per epoch is replaced once an epoch has ended."""
+    epoch, step = lines[-1]["epoch"], lines[-1]["step"]
+    first = next(line["step"] for line in lines if line["epoch"] == epoch)
+    expected = first / epoch if epoch else steps_per_epoch
+    within = min((step - first + 1) / max(expected, 1.0), 1.0)
+    return min((epoch + within) / epochs, 1.0)
+
+
 def _train(job: Job, recipe: Recipe, run: Path, data: TrainingData, inputs: TrainingInputs) -> EpochKeeper:
     settings = job.settings
     placement = Placement(
@@ -92,16 +105,18 @@ def _train(job: Job, recipe: Recipe, run: Path, data: TrainingData, inputs: Trai
     command = train_command(inputs, recipe.draft, recipe.training, placement, run)
     keeper = EpochKeeper(job, run)
     progress, log = Progress("train"), RunLog()
-    total = recipe.training.epochs * data.num_tokens * (1 - recipe.training.validation_fraction)
+    guess = data.num_tokens * (1 - recipe.training.validation_fraction) / recipe.training.sequence_tokens
+    looked_at = 0.0
 
     def on_line(text: str) -> None:
+        nonlocal looked_at
         log.line(text)
+        if time.monotonic() - looked_at < LOOK_EVERY_S:
+            return
+        looked_at = time.monotonic()
         lines = [line for line in read_metric_lines(run / METRICS_NAME) if line["split"] == "train"]
         if lines:
-            done = sum(float(line.get("num_tokens", 0)) for line in lines)
-            progress.show(
-                done / total if done else lines[-1]["epoch"] / recipe.training.epochs, f"step {lines[-1]['step']}"
-            )
+            progress.show(_fraction(lines, recipe.training.epochs, guess), f"step {lines[-1]['step']}")
         keeper.keep()
 
     run_to_end(
