@@ -11,7 +11,7 @@ FOREIGN_PREFIX = "PREFECT_"
 KEPT_PREFIXES = ("PREFECT_LOGGING_", "PREFECT_SERVER_DATABASE_", "PREFECT_SERVER_SERVICES_")
 POOL = "gpu"  # the work pool of deployments/prefect.yaml
 NO_TELEMETRY = {"DO_NOT_TRACK": "1", "PREFECT_SERVER_ANALYTICS_ENABLED": "false"}
-HEARTBEAT_S = 30  # the shortest that Prefect allows; three missed ones mean that a run is dead
+HEARTBEAT_S = 30  # the shortest that Prefect allows
 WORKER_POLL_S = 2
 
 
@@ -53,6 +53,8 @@ def client_environment(home: Path, api_url: str) -> dict[str, str]:
         "PREFECT_HOME": str(home / "prefect"),
         "PREFECT_API_URL": api_url,
         "PREFECT_RESULTS_DEFAULT_SERIALIZER": "json",
+        # Also for runs started from the command line: the automation takes a run that is silent for a dead one.
+        "PREFECT_FLOWS_HEARTBEAT_FREQUENCY": str(HEARTBEAT_S),
         "DRAFTWORKS_HOME": str(home),
         **_no_proxy(),
     }
@@ -65,7 +67,6 @@ def worker_environment(client_env: dict[str, str], keys: dict[str, str]) -> dict
         **client_env,
         **keys,
         "PREFECT_WORKER_QUERY_SECONDS": str(WORKER_POLL_S),
-        "PREFECT_FLOWS_HEARTBEAT_FREQUENCY": str(HEARTBEAT_S),
     }
 
 

@@ -28,7 +28,7 @@ from tasks.errors import CommandError
 POOL_SLOTS = 1  # one GPU: one run at a time, whichever deployment it comes from
 DEPLOYMENTS = "deployments/prefect.yaml"
 ZOMBIE_AUTOMATION = "Crash flow runs whose heartbeat has stopped"
-MISSED_HEARTBEATS = 3
+MISSED_HEARTBEATS = 6  # a busy machine may be late; a dead run may hold its slot for three minutes
 RUN_ID = "PREFECT__FLOW_RUN_ID"
 ACTIVE = [StateType.RUNNING, StateType.PENDING, StateType.CANCELLING]
 POLL_S = 0.5

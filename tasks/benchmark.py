@@ -102,7 +102,8 @@ class Session:
         self._progress.show(self._turns_done / (self._asked.repeats * len(self._arms)), f"{arm.name}: {text}")
 
     async def _measure(self, arm: ArmRecord, repeat: int, endpoint: Endpoint) -> None:
-        most = max(self._asked.concurrencies)
+        # Acceptance does not depend on how many requests are in flight, so that set goes through as fast as it can.
+        most = max(*self._asked.concurrencies, self._job.recipe.generation.concurrency)
         async with TargetClient(endpoint, most, ANSWER_TIMEOUT_S, num_tries=1) as client:
             for concurrency in self._asked.concurrencies:
                 self._say(arm, f"tokens/s at concurrency {concurrency}")

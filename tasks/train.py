@@ -86,8 +86,8 @@ class EpochKeeper:
 
 def _fraction(lines: list[dict[str, Any]], epochs: int, steps_per_epoch: float) -> float:
     """Return how much of the training is done; the guess of steps per epoch is replaced once an epoch has ended."""
-    epoch, step = lines[-1]["epoch"], lines[-1]["step"]
-    first = next(line["step"] for line in lines if line["epoch"] == epoch)
+    epoch, step = int(lines[-1]["epoch"]), int(lines[-1]["step"])
+    first = next(int(line["step"]) for line in lines if line["epoch"] == epoch)
     expected = first / epoch if epoch else steps_per_epoch
     within = min((step - first + 1) / max(expected, 1.0), 1.0)
     return min((epoch + within) / epochs, 1.0)

@@ -91,6 +91,12 @@ def test_the_overhead_of_the_flow_is_small(server: Server, home: Path, smoke: di
     assert run["total_run_time"] <= 1.1 * work
 
 
+def test_the_run_was_never_taken_for_dead(server: Server, smoke: dict[str, Any]) -> None:
+    run = smoke["report"].rsplit("/", 1)[1]
+    states = [state["type"] for state in server.get(f"/flow_run_states/?flow_run_id={run}")]
+    assert states == ["PENDING", "RUNNING", "COMPLETED"]
+
+
 def test_a_second_run_recomputes_nothing(home: Path, smoke: dict[str, Any]) -> None:
     logs_before = {path: path.stat().st_mtime for path in (home / "scratch").rglob("*.log")}
     started = time.monotonic()
