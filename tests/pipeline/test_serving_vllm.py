@@ -34,7 +34,7 @@ START_S = 600.0
 
 pytestmark = [
     pytest.mark.vllm,
-    pytest.mark.skipif(not TARGET.is_dir(), reason=f"there is no model in {TARGET}; ./infra/setup makes it"),
+    pytest.mark.skipif(not TARGET.is_dir(), reason=f"there is no model in {TARGET}; ./infra/test makes it"),
 ]
 
 
