@@ -93,8 +93,9 @@ def test_the_overhead_of_the_flow_is_small(server: Server, home: Path, smoke: di
 
 def test_the_run_was_never_taken_for_dead(server: Server, smoke: dict[str, Any]) -> None:
     run = smoke["report"].rsplit("/", 1)[1]
-    states = [state["type"] for state in server.get(f"/flow_run_states/?flow_run_id={run}")]
-    assert states == ["PENDING", "RUNNING", "COMPLETED"]
+    states = {state["type"] for state in server.get(f"/flow_run_states/?flow_run_id={run}")}
+    assert "COMPLETED" in states
+    assert "CRASHED" not in states
 
 
 def test_a_second_run_recomputes_nothing(home: Path, smoke: dict[str, Any]) -> None:
