@@ -29,9 +29,10 @@ def bucket(home: Path) -> Path:
 
 
 def manifest(home: Path, kind: str) -> dict[str, Any]:
-    found = list((bucket(home) / kind).glob("*/manifest.json"))
-    assert len(found) == 1, found
-    loaded: dict[str, Any] = json.loads(found[0].read_text())
+    """Return what the smoke recipe made of one kind; other recipes' artifacts lie beside it."""
+    manifests = [json.loads(path.read_text()) for path in (bucket(home) / kind).glob("*/manifest.json")]
+    (found,) = [m for m in manifests if m["provenance"]["recipe"]["name"] == "smoke"]
+    loaded: dict[str, Any] = found
     return loaded
 
 
