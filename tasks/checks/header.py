@@ -89,7 +89,7 @@ class _Broken(Exception):  # noqa: N818 - control flow inside this file, never s
 def read_header(source: ByteSource, name: str, limit: int = DRAFT_LIMIT_BYTES) -> Header | HeaderFault:
     """Return the header of a file, or what is wrong with it; reads at most limit bytes and a few more."""
     size = source.size(name)
-    first = source.read(name, 0, min(size, FIRST_READ_BYTES))
+    first = bytes(source.read(name, 0, min(size, FIRST_READ_BYTES)))
     try:
         length = _header_length(first, size, limit)
         raw = first[LENGTH_BYTES : LENGTH_BYTES + length]

@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-from tasks.checks.source import MAX_DEPTH
+from tasks.checks.source import MAX_DEPTH, REQUEST_BLOCK_BYTES
 from tasks.errors import EvidenceError
 
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+(@[\w./-]+)?")
@@ -27,6 +27,7 @@ class HubFolder:
         self._id = hub_id
         self._sizes: dict[str, int] | None = None
         self.label = hub_id
+        self.block_bytes = REQUEST_BLOCK_BYTES
 
     def _listed(self) -> dict[str, int]:
         if self._sizes is None:

@@ -61,7 +61,7 @@ class RowCompare:
     _different: int = 0
     _first: int | None = None
 
-    def add(self, tensor: Tensor, offset: int, data: bytes) -> None:
+    def add(self, tensor: Tensor, offset: int, data: memoryview) -> None:
         """Compare one piece of the draft tensor; offset is in bytes from its start, at a row's start."""
         width = tensor.shape[1]
         first = offset // (width * ITEM_BYTES[tensor.dtype])

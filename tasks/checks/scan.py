@@ -1,11 +1,12 @@
 """One pass over every weight file in bounded memory: NaN, Inf, constants, spread, sha256, and rows that must be equal.
 
-Bytes are read once, in file order, in pieces of a few megabytes; the next piece is read, and the last one hashed,
+Bytes are read once, in file order, in pieces of a few megabytes; the next pieces are read, and the last ones hashed,
 while one is looked at. bf16 is handled as 16-bit patterns, so no tensor library is needed.
 """
 
 import hashlib
 import math
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -19,7 +20,11 @@ from tasks.checks.rowcompare import RowCompare, RowCount, to_float32
 from tasks.checks.source import ByteSource
 from tasks.errors import EvidenceError
 
-PIECE_BYTES = 4 * 2**20
+PIECE_BYTES = 2 * 2**20
+# Blocks read in advance (each holds source.block_bytes), and pieces that may wait to be hashed.
+READ_AHEAD = 2
+HASH_BEHIND = 3
+READERS = 2
 # Of a large tensor, every SAMPLE_STRIDE-th element is enough to know its spread.
 SAMPLE_STRIDE = 64
 SAMPLE_ABOVE = 2**20
@@ -81,16 +86,17 @@ def scan_files(
     """
     scans: dict[str, TensorScan] = {}
     sha256: dict[str, str] = {}
-    with ThreadPoolExecutor(1) as reader, ThreadPoolExecutor(1) as hasher:
+    with ThreadPoolExecutor(READERS) as reader, ThreadPoolExecutor(1) as hasher:
         for header in headers:
-            digest, hashed = hashlib.sha256(), Future[None]()
-            hashed.set_result(None)
+            digest, hashed = hashlib.sha256(), deque[Future[None]]()
             for piece, data in _ahead(source, header, _pieces(header, names, compares), reader):
-                hashed.result()
-                hashed = hasher.submit(digest.update, data)
+                hashed.append(hasher.submit(digest.update, data))
                 if piece.tensor is not None:
                     _look(piece, data, scans, names, compares)
-            hashed.result()
+                if len(hashed) > HASH_BEHIND:
+                    hashed.popleft().result()
+            for behind in hashed:
+                behind.result()
             sha256[header.file] = digest.hexdigest()
     return ScanResult(scans, sha256, {name: compare.count() for name, compare in compares.items()})
 
@@ -116,33 +122,48 @@ def _pieces(header: Header, names: Mapping[str, str], compares: Mapping[str, Row
             yield _Piece(start, min(step, tensor.end - start), tensor)
 
 
+def _blocks(pieces: Iterable[_Piece], limit_bytes: int) -> Iterator[list[_Piece]]:
+    """Group pieces that follow each other into what one read brings."""
+    block: list[_Piece] = []
+    for piece in pieces:
+        follows = bool(block) and piece.start == block[-1].start + block[-1].length
+        if block and (not follows or piece.start + piece.length - block[0].start > limit_bytes):
+            yield block
+            block = []
+        block.append(piece)
+    yield block
+
+
 def _ahead(
     source: ByteSource, header: Header, pieces: Iterable[_Piece], reader: ThreadPoolExecutor
-) -> Iterator[tuple[_Piece, bytes]]:
-    waiting: tuple[_Piece, Future[bytes]] | None = None
-    for piece in pieces:
-        coming = reader.submit(source.read, header.file, piece.start, piece.length)
-        if waiting is not None:
-            yield waiting[0], _whole(waiting, source, header)
-        waiting = (piece, coming)
-    if waiting is not None:
-        yield waiting[0], _whole(waiting, source, header)
+) -> Iterator[tuple[_Piece, memoryview]]:
+    waiting: deque[tuple[list[_Piece], Future[bytes | bytearray]]] = deque()
+    for block in _blocks(pieces, source.block_bytes):
+        length = block[-1].start + block[-1].length - block[0].start
+        waiting.append((block, reader.submit(source.read, header.file, block[0].start, length)))
+        if len(waiting) > READ_AHEAD:
+            yield from _cut(source, header, *waiting.popleft())
+    for left in waiting:
+        yield from _cut(source, header, *left)
 
 
-def _whole(waiting: tuple[_Piece, "Future[bytes]"], source: ByteSource, header: Header) -> bytes:
-    piece, coming = waiting
-    data = coming.result()
-    if len(data) != piece.length:
-        raise EvidenceError(
-            f"{source.label}/{header.file} changed while it was read: {len(data)} of {piece.length} bytes "
-            f"at {piece.start}. Check it again when nobody writes to it."
-        )
-    return data
+def _cut(
+    source: ByteSource, header: Header, block: list[_Piece], coming: Future[bytes | bytearray]
+) -> Iterator[tuple[_Piece, memoryview]]:
+    data, start = memoryview(coming.result()), block[0].start
+    for piece in block:
+        seen = data[piece.start - start :][: piece.length]
+        if len(seen) != piece.length:
+            raise EvidenceError(
+                f"{source.label}/{header.file} changed while it was read: {len(seen)} of {piece.length} bytes "
+                f"at {piece.start}. Check it again when nobody writes to it."
+            )
+        yield piece, seen
 
 
 def _look(
     piece: _Piece,
-    data: bytes,
+    data: memoryview,
     scans: dict[str, TensorScan],
     names: Mapping[str, str],
     compares: Mapping[str, RowCompare],
@@ -156,7 +177,7 @@ def _look(
         compares[name].add(tensor, piece.start - tensor.start, data)
 
 
-def _add(scan: TensorScan, data: bytes, tensor: Tensor) -> None:
+def _add(scan: TensorScan, data: bytes | bytearray | memoryview, tensor: Tensor) -> None:
     """Take one piece of a tensor into account."""
     dtype, mask, infinity = FLOAT_BITS[tensor.dtype]
     bits: NDArray[Any] = np.frombuffer(data, dtype=dtype)

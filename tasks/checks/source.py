@@ -14,12 +14,17 @@ from tasks.errors import EvidenceError
 MAX_DEPTH = 2
 # Entries that a folder may have before listing it is refused: far above any run, far below what hurts.
 MAX_ENTRIES = 20_000
+# What one read of a whole pass brings: small for a disk, large where every read is a request.
+DISK_BLOCK_BYTES = 2 * 2**20
+REQUEST_BLOCK_BYTES = 16 * 2**20
 
 
 class ByteSource(Protocol):
     """Named files that can be listed, measured and read in part."""
 
     label: str
+    block_bytes: int
+    """What one read should bring when the whole file is read."""
 
     def names(self) -> Sequence[str]:
         """Return the relative names of all files, sorted."""
@@ -29,7 +34,7 @@ class ByteSource(Protocol):
         """Return the length of a file in bytes. Raises EvidenceError if it cannot be read."""
         ...
 
-    def read(self, name: str, start: int, length: int) -> bytes:
+    def read(self, name: str, start: int, length: int) -> bytes | bytearray:
         """Return up to length bytes from start; fewer only at the end of the file."""
         ...
 
@@ -44,6 +49,7 @@ class LocalFolder:
             raise EvidenceError(f"cannot check the draft at {path}: expected a folder there, found {seen}.")
         self.path = path
         self.label = str(path)
+        self.block_bytes = DISK_BLOCK_BYTES
         self._names: list[str] | None = None
 
     def names(self) -> Sequence[str]:
@@ -104,7 +110,7 @@ class RangedObjects(Protocol):
         """Return key and size of every object below prefix."""
         ...
 
-    def read_range(self, key: str, start: int, length: int) -> bytes:
+    def read_range(self, key: str, start: int, length: int) -> bytes | bytearray:
         """Return up to length bytes of an object from start."""
         ...
 
@@ -118,6 +124,7 @@ class ObjectPrefix:
         self._prefix = prefix if not prefix or prefix.endswith("/") else f"{prefix}/"
         self._sizes: dict[str, int] | None = None
         self.label = label or self._prefix
+        self.block_bytes = REQUEST_BLOCK_BYTES
 
     def _listed(self) -> dict[str, int]:
         if self._sizes is None:
@@ -137,7 +144,7 @@ class ObjectPrefix:
             raise EvidenceError(f"cannot read {name} below {self.label}: there is no such object.")
         return self._listed()[name]
 
-    def read(self, name: str, start: int, length: int) -> bytes:
+    def read(self, name: str, start: int, length: int) -> bytes | bytearray:
         """Return up to length bytes of an object from start."""
         length = min(length, self.size(name) - start)
         return self._store.read_range(f"{self._prefix}{name}", start, length) if length > 0 else b""
@@ -151,6 +158,7 @@ class Subfolder:
         self._source = source
         self._folder = folder
         self.label = f"{source.label.rstrip('/')}/{folder}"
+        self.block_bytes = source.block_bytes
 
     def names(self) -> Sequence[str]:
         """Return the names below the folder, relative to it."""
@@ -161,6 +169,6 @@ class Subfolder:
         """Return the length of a file in bytes."""
         return self._source.size(f"{self._folder}/{name}")
 
-    def read(self, name: str, start: int, length: int) -> bytes:
+    def read(self, name: str, start: int, length: int) -> bytes | bytearray:
         """Return up to length bytes of a file from start."""
         return self._source.read(f"{self._folder}/{name}", start, length)

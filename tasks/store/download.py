@@ -43,12 +43,13 @@ def receive_versioned(calls: Calls, key: str, max_bytes: int) -> tuple[bytes, st
     return calls.run("read", key, call)
 
 
-def receive_range(calls: Calls, key: str, start: int, length: int) -> bytes:
+def receive_range(calls: Calls, key: str, start: int, length: int) -> bytearray:
     """Return bytes start to start + length. Raises ArtifactCorrupt: the object ends before."""
     data = bytearray(length)
     if length:
-        _receive_into(calls, key, start, memoryview(data), None)
-    return bytes(data)
+        with memoryview(data) as view:
+            _receive_into(calls, key, start, view, None)
+    return data
 
 
 def _receive_into(calls: Calls, key: str, start: int, view: memoryview, total: int | None) -> None:

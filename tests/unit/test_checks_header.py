@@ -14,6 +14,7 @@ class Memory:
     """Bytes as a source; counts what is read."""
 
     label = "memory"
+    block_bytes = 2**20
 
     def __init__(self, data: bytes, claimed_size: int | None = None) -> None:
         """Hold the data of one file, of which a larger size may be claimed."""

@@ -109,7 +109,7 @@ class CountedStore:
         """List."""
         return self.store.list(prefix)
 
-    def read_range(self, key: str, start: int, length: int) -> bytes:
+    def read_range(self, key: str, start: int, length: int) -> bytearray:
         """Read and count."""
         data = self.store.read_range(key, start, length)
         self.num_read += len(data)
