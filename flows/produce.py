@@ -11,6 +11,7 @@ from prefect import flow, runtime
 from tasks.benchmark import benchmark
 from tasks.extract import extract
 from tasks.generate import generate
+from tasks.inuse import in_use
 from tasks.package import package
 from tasks.prepare import prepare
 from tasks.recipe.fingerprint import digest
@@ -51,4 +52,5 @@ def produce_draft(recipe: Recipe = FIRST_RECIPE) -> RunSummary:
         recipe: What is asked. Everything that an earlier run made from the same request is reused.
     """
     plan = prepare(recipe)
-    return summary(recipe, plan, make_draft(recipe, plan))
+    with in_use(plan):
+        return summary(recipe, plan, make_draft(recipe, plan))

@@ -6,6 +6,7 @@ standing (anything new?) -> the stages of produce-draft, measured beside the cha
 from prefect import flow
 
 from flows.produce import make_draft, run_name
+from tasks.inuse import in_use
 from tasks.prepare import prepare
 from tasks.recipe.recipe import Recipe, load_recipe
 from tasks.recipe.settings import PROJECT_ROOT
@@ -24,9 +25,10 @@ def retrain_nightly(recipe: Recipe = NIGHTLY_RECIPE) -> RunSummary:
         recipe: What is asked; prompts.source is the place where new prompts arrive (folder or s3:// prefix).
     """
     plan = prepare(recipe, with_champion=True)
-    unchanged = standing(recipe, plan)
-    if unchanged is not None:
-        return summary(recipe, plan, [], decision=unchanged)
-    done = make_draft(recipe, plan)
-    decision = release(recipe, plan)
-    return summary(recipe, plan, [*done, decision], decision=str(decision.facts["reason"]))
+    with in_use(plan):
+        unchanged = standing(recipe, plan)
+        if unchanged is not None:
+            return summary(recipe, plan, [], decision=unchanged)
+        done = make_draft(recipe, plan)
+        decision = release(recipe, plan)
+        return summary(recipe, plan, [*done, decision], decision=str(decision.facts["reason"]))

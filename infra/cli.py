@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from infra import check, doctor, produce, updown
+from infra import check, doctor, gc, produce, updown
 from tasks.errors import DraftworksError
 
 EXIT_IMPOSSIBLE = 2
@@ -20,7 +20,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-for part in (produce, updown, check, doctor):
+for part in (produce, updown, check, doctor, gc):
     part.register(app)
 
 

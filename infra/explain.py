@@ -1,7 +1,7 @@
-"""What a recipe would do now: per artifact, reused or to do, and which input made it new.
+"""What a recipe would do now: per artifact, reused or to do, what it takes, and which input made it new.
 
-corpus      reused   s3://.../manifest.json is there, and its 3 files have the sizes it lists
-draft       to do    training.epochs is 6, the nearest draft (d4587757a1e0) was made with 3
+corpus   reused                                      made 2026-01-31T02:00:00+00:00
+draft    to do    334 MiB   13 min (rule of thumb)   training.epochs is 6, was 3 (nearest: d4587757a1e0)
 """
 
 import json
@@ -12,12 +12,16 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from tasks.pages.estimate import Estimate, StageEstimate
+from tasks.pages.parts import human_bytes, human_seconds
+from tasks.recipe.form import Section
 from tasks.recipe.plan import ENGINE_KINDS, Kind, Link, Plan, make_plan
 from tasks.recipe.recipe import Recipe, load_recipe
 from tasks.recipe.settings import Settings, load_settings
 from tasks.store.artifact import ArtifactRef
 from tasks.store.artifacts import Artifacts
 from tasks.store.manifest import Manifest
+from tasks.store.retention import why_not_needed
 
 
 @dataclass(frozen=True)
@@ -38,10 +42,22 @@ def _leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
         yield path, value
 
 
+def _still_asked(recipe: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an older recipe without the fields that recipes no longer have: no request of today can hold them."""
+    kept: dict[str, Any] = {}
+    for name, value in recipe.items():
+        section = field.annotation if (field := Recipe.model_fields.get(name)) else None
+        if isinstance(section, type) and issubclass(section, Section) and isinstance(value, Mapping):
+            kept[name] = {key: inner for key, inner in value.items() if key in section.model_fields}
+        elif section is not None:
+            kept[name] = value
+    return kept
+
+
 def _differences(link: Link, plan: Plan, other: Manifest) -> list[str]:
     """Return in words how this request differs from the one that made the other artifact."""
     try:
-        old_recipe = Recipe.model_validate(other.provenance.recipe)
+        old_recipe = Recipe.model_validate(_still_asked(other.provenance.recipe))
     except ValidationError:
         return ["it was made from a recipe of another format"]
     now = dict(_leaves(link.asked))
@@ -81,34 +97,63 @@ def explain(plan: Plan, artifacts: Artifacts) -> list[Explained]:
         if manifest is not None:
             rows.append(Explained(kind, link.fingerprint, True, f"made {manifest.created}"))
             continue
+        if not_needed := why_not_needed(artifacts, plan, kind):
+            rows.append(Explained(kind, link.fingerprint, True, not_needed))
+            continue
         parts = len(artifacts.parts(ref))
         unfinished = f"; {parts} parts are stored and will be continued" if parts else ""
         rows.append(Explained(kind, link.fingerprint, False, _why_new(link, plan, artifacts) + unfinished))
     return rows
 
 
-def explain_recipe(recipe: Recipe, settings: Settings) -> list[Explained]:
-    """Return what a recipe would do now; runs the same free checks as the flow. Raises their errors."""
+def explain_recipe(recipe: Recipe, settings: Settings) -> tuple[list[Explained], Estimate]:
+    """Return what a recipe would do now and what it takes; runs the same free checks as the flow, raises their errors.
+
+    So it raises RecipeError when the estimate passes the recipe's budget or the free disk.
+    """
     from tasks.prepare import plan_production
     from tasks.stage import open_artifacts
 
-    return explain(plan_production(recipe, settings), open_artifacts(settings))
+    plan, estimate = plan_production(recipe, settings)
+    return explain(plan, open_artifacts(settings)), estimate
+
+
+def _row(row: Explained, stage: StageEstimate) -> tuple[str, ...]:
+    from rich.markup import escape
+
+    name, reason = f"{row.kind}/{row.fingerprint[:12]}", escape(row.reason)
+    if row.is_done:
+        now = "not needed" if row.reason.startswith("not needed") else "reused"
+        return name, f"[green]{now}[/green]", "", "", reason
+    time = f"{human_seconds(stage.seconds)}\n[dim]{stage.basis}[/dim]"
+    return name, "[yellow]to do[/yellow]", human_bytes(stage.store_bytes), time, reason
+
+
+def _sums(estimate: Estimate) -> tuple[str, ...]:
+    at_most = f"all that is to do; at most {human_bytes(estimate.scratch_bytes)} on scratch"
+    return "in all", "", human_bytes(estimate.store_bytes), human_seconds(estimate.seconds), at_most
+
+
+def _numbers(recipe: Recipe, rows: list[Explained], estimate: Estimate) -> dict[str, Any]:
+    """Return the explanation as plain JSON values."""
+    sums = {name: getattr(estimate, name) for name in ("store_bytes", "scratch_bytes", "seconds")}
+    artifacts = [{**asdict(row), **asdict(estimate.stage(row.kind))} for row in rows]
+    return {"recipe": recipe.name, "artifacts": artifacts, "estimate": sums}
 
 
 def print_explanation(path: Path, as_json: bool) -> None:
     """Print one row per artifact of a recipe; with as_json one JSON object as the last line."""
     from rich.console import Console
-    from rich.markup import escape
     from rich.table import Table
 
     recipe = load_recipe(path)
-    rows = explain_recipe(recipe, load_settings())
-    table = Table("artifact", "now", "why", title=recipe.name, title_justify="left")
+    rows, estimate = explain_recipe(recipe, load_settings())
+    table = Table("artifact", "now", "size", "time", "why", title=recipe.name, title_justify="left")
     for row in rows:
-        now = "[green]reused[/green]" if row.is_done else "[yellow]to do[/yellow]"
-        table.add_row(f"{row.kind}/{row.fingerprint[:12]}", now, escape(row.reason))
+        table.add_row(*_row(row, estimate.stage(row.kind)))
+    table.add_section()
+    table.add_row(*_sums(estimate))
     Console().print(table)
     if as_json:
-        Console(soft_wrap=True, highlight=False, markup=False).print(
-            json.dumps({"recipe": recipe.name, "artifacts": [asdict(row) for row in rows]})
-        )
+        numbers = json.dumps(_numbers(recipe, rows, estimate))
+        Console(soft_wrap=True, highlight=False, markup=False).print(numbers)

@@ -22,7 +22,7 @@ from tasks.stage import Done, stage
 from tasks.states.content import ExpectedStates, check_states
 from tasks.states.packing import INDEX_NAME, Shard, estimate_bytes, plan_shards, write_shard
 from tasks.states.tensors import RawTensor, read_tensors
-from tasks.store.manifest import Account, PartManifest
+from tasks.store.manifest import Account
 
 SERVER_LOG = "vllm.log"
 ROW_TIMEOUT_S = 300.0
@@ -46,7 +46,7 @@ class Extraction:
         self.num_bytes = self.num_tokens * bytes_per_token
         lengths = [len(row) for row in rows]
         self.shards = plan_shards(lengths, bytes_per_token, job.recipe.extraction.shard_mib * 2**20)
-        self.parts = job.artifacts.parts(job.ref)
+        self.parts = job.parts()
         self._extracted = 0
 
     @property
@@ -84,9 +84,7 @@ class Extraction:
         write_shard(path, [(self._rows[number], state) for number, state in zip(shard.rows, states, strict=True)])
         entry = self._job.artifacts.put(self._job.ref, shard.file, path)
         facts = {"rows": shard.num_rows, "dtype": states[0].dtype}
-        part = PartManifest(name=shard.file, fingerprint=self._job.ref.fingerprint, files=(entry,), facts=facts)
-        self._job.artifacts.put_part(self._job.ref, part)
-        self.parts[shard.file] = part
+        self.parts[shard.file] = self._job.put_part(shard.file, (entry,), facts)
 
     def index(self) -> dict[str, Any]:
         """Return the index of the packed shards."""
@@ -104,11 +102,12 @@ def captured_layers(job: Job) -> tuple[int, ...]:
     return (*job.plan.inputs.layer_ids, job.target().num_layers)
 
 
-def _check_budget(extraction: Extraction, budget_gib: float) -> None:
-    if extraction.num_bytes > budget_gib * 2**30:
+def _check_budget(extraction: Extraction, store_gib: float) -> None:
+    """Refuse once more, now that the tokens are counted; prepare had to estimate them."""
+    if extraction.num_bytes > store_gib * 2**30:
         raise RecipeError(
             f"the hidden states of {extraction.num_tokens} tokens need {extraction.num_bytes / 2**30:.1f} GiB, "
-            f"more than extraction.budget_gib = {budget_gib:g}. Use fewer prompts (prompts.limit), or raise the budget."
+            f"more than budget.store_gib = {store_gib:g}. Use fewer prompts (prompts.limit), or raise the budget."
         )
 
 
@@ -127,7 +126,7 @@ def _make(job: Job) -> Done:
     rows = read_rows(job.fetch_listed("corpus", ROWS_PATTERN)).column("input_ids").to_pylist()
     progress = Progress("extract")
     extraction = Extraction(job, rows, progress)
-    _check_budget(extraction, recipe.extraction.budget_gib)
+    _check_budget(extraction, recipe.budget.store_gib)
     if not extraction.is_complete:
         _extract(job, extraction, progress)
     progress.show(1.0, "done")
@@ -150,5 +149,5 @@ def _make(job: Job) -> Done:
 
 @stage("extract")
 def extract(recipe: Recipe, plan: Plan) -> Done:
-    """Extract the hidden states of this plan's corpus, or find them in the store."""
+    """Extract the hidden states of this plan's corpus, or find them; not needed any more once the draft is made."""
     return found_or_made("states", recipe, plan, _make)

@@ -22,7 +22,7 @@ from tasks.serving.command import Baseline
 from tasks.serving.endpoint import Endpoint, attach
 from tasks.serving.launch import launch
 from tasks.stage import Done, stage
-from tasks.store.manifest import Account, FileEntry, PartManifest
+from tasks.store.manifest import Account, FileEntry
 
 SERVER_LOG = "vllm.log"
 ANSWER_TIMEOUT_S = 600.0
@@ -47,7 +47,7 @@ class Answering:
         self._job = job
         self._prompts = prompts.conversations
         self._progress = progress
-        self._parts = job.artifacts.parts(job.ref)
+        self._parts = job.parts()
         size = job.recipe.generation.shard_rows
         self._shards = [self._prompts[first : first + size] for first in range(0, len(self._prompts), size)]
         self._answered = 0
@@ -132,9 +132,8 @@ class Answering:
             "cut_at_limit": sum(row.finish_reason == "length" for row in rows),
             "reasons": dict(Counter(answer for answer in answers if isinstance(answer, str))),
         }
-        part = PartManifest(name=self._name(number), fingerprint=self._job.ref.fingerprint, files=files, facts=facts)
-        self._job.artifacts.put_part(self._job.ref, part)
-        self._parts[part.name] = part
+        name = self._name(number)
+        self._parts[name] = self._job.put_part(name, files, facts)
 
 
 def _account(prompts: PromptSet, answering: Answering, most_failed: float) -> Account:

@@ -14,6 +14,7 @@ from prefect.logging import get_run_logger
 from pydantic import BaseModel
 
 from tasks.errors import PreconditionFailed
+from tasks.inuse import refs_of
 from tasks.pages.pages import stage_page
 from tasks.pages.parts import StoredObject
 from tasks.pages.report import StageReport
@@ -25,8 +26,11 @@ from tasks.stage import Done, open_artifacts
 from tasks.store.artifact import ArtifactRef
 from tasks.store.artifacts import Artifacts
 from tasks.store.lease import hold_lease
-from tasks.store.manifest import Account, Cost, FileEntry, Manifest
+from tasks.store.manifest import Account, Cost, FileEntry, Manifest, PartManifest
 from tasks.store.provenance import collect_provenance
+from tasks.store.retention import why_not_needed
+
+PART_SECONDS = "seconds"
 
 
 class Job:
@@ -41,7 +45,8 @@ class Job:
         self.artifacts = open_artifacts(self.settings)
         self.ref = ArtifactRef(kind=kind, fingerprint=plan.fingerprint(kind))
         self.logger = get_run_logger()
-        self._started = time.monotonic()
+        self._started = self._lap_began = time.monotonic()
+        self._earlier_s = 0.0
 
     @property
     def scratch(self) -> Path:
@@ -59,6 +64,24 @@ class Job:
     def seconds(self) -> float:
         """Return the seconds since the stage began."""
         return time.monotonic() - self._started
+
+    def lap(self) -> float:
+        """Return the seconds since the stage began or since the last lap: what one part took."""
+        began, self._lap_began = self._lap_began, time.monotonic()
+        return self._lap_began - began
+
+    def parts(self) -> dict[str, PartManifest]:
+        """Return the parts that earlier attempts stored; what they took counts as cost of the artifact."""
+        found = self.artifacts.parts(self.ref)
+        self._earlier_s = sum(float(part.facts.get(PART_SECONDS, 0.0)) for part in found.values())
+        return found
+
+    def put_part(self, name: str, files: tuple[FileEntry, ...], facts: dict[str, Any]) -> PartManifest:
+        """Record a part whose files are stored; a later attempt goes on after it."""
+        taken = {PART_SECONDS: round(self.lap(), 3)}
+        part = PartManifest(name=name, fingerprint=self.ref.fingerprint, files=files, facts={**facts, **taken})
+        self.artifacts.put_part(self.ref, part)
+        return part
 
     def target(self) -> TargetModel:
         """Return the target on disk."""
@@ -94,6 +117,15 @@ class Job:
         self._show(manifest, reused=True)
         return Done(ref=self.ref, reused=True, seconds=self.seconds, facts=manifest.facts)
 
+    def not_needed(self) -> Done | None:
+        """Return the result when the artifact is gone and the only one that is made from it is finished."""
+        reason = why_not_needed(self.artifacts, self.plan, self.kind)
+        if reason is None:
+            return None
+        self.logger.info("%s %s", self._uri(""), reason)
+        self._show_page(not_needed_report(self.kind, reason))
+        return Done(ref=self.ref, reused=True, seconds=self.seconds, facts={}, not_needed=reason)
+
     def put_json(self, name: str, value: BaseModel | dict[str, Any]) -> FileEntry:
         """Store a small JSON file of the artifact."""
         text = value.model_dump_json(indent=1) if isinstance(value, BaseModel) else json.dumps(value, indent=1)
@@ -116,8 +148,8 @@ class Job:
         """Write the manifest, which makes the artifact exist, and its page in the UI."""
         listed = tuple(files)
         written = sum(entry.size_bytes for entry in listed)
-        gpu_seconds = self.seconds if on_gpu else 0.0
-        cost = Cost(seconds=self.seconds, gpu_seconds=gpu_seconds, tokens=tokens, bytes_written=written)
+        seconds = self._earlier_s + self.seconds
+        cost = Cost(seconds=seconds, gpu_seconds=seconds if on_gpu else 0.0, tokens=tokens, bytes_written=written)
         link = self.plan.links[self.kind]
         engine = self.plan.inputs.engine
         manifest = Manifest(
@@ -141,7 +173,9 @@ class Job:
         return self.artifacts.store.uri(self.ref.prefix + name)
 
     def _show(self, manifest: Manifest, *, reused: bool) -> None:
-        report = stage_report(manifest, self.artifacts, reused=reused)
+        self._show_page(stage_report(manifest, self.artifacts, reused=reused))
+
+    def _show_page(self, report: StageReport) -> None:
         create_markdown_artifact(
             stage_page(report, self.settings.s3_browser_url),
             key=f"stage-{self.kind}",
@@ -152,24 +186,29 @@ class Job:
 def found_or_made(kind: Kind, recipe: Recipe, plan: Plan, make: Callable[[Job], Done]) -> Done:
     """Return the artifact of this plan from the store, or make it while holding its lease.
 
-    Of two runs that want the same artifact one makes it; the other waits and then finds it.
+    Of two runs that want the same artifact one makes it; the other waits and then finds it. Hidden states that are
+    gone are not made again when the draft that was made from them is finished.
     """
     job = Job(kind, recipe, plan)
-    if done := job.reused():
+    if done := job.reused() or job.not_needed():
         return done
+    uses = refs_of(plan.links[kind].inputs)
     with ExitStack() as held:
         try:
-            held.enter_context(hold_lease(job.artifacts.store, job.ref, wait_s=0))
+            held.enter_context(hold_lease(job.artifacts.store, job.ref, uses=uses, wait_s=0))
         except PreconditionFailed as busy:
             job.logger.info("another run makes %s, waiting for it: %s", job.ref, busy)
-            held.enter_context(hold_lease(job.artifacts.store, job.ref))
-            if done := job.reused():
-                return done
-        return make(job)
+            held.enter_context(hold_lease(job.artifacts.store, job.ref, uses=uses))
+        return job.reused() or make(job)  # another run may have finished it since the first look
 
 
 def _fact(value: Any) -> str | int | float | None:
     return value if isinstance(value, str | int | float | None) else json.dumps(value)
+
+
+def not_needed_report(kind: str, reason: str) -> StageReport:
+    """Return what the UI shows of an artifact that is gone and need not be made again."""
+    return StageReport(name=kind, cost=Cost(seconds=0), not_needed=reason)
 
 
 def stage_report(manifest: Manifest, artifacts: Artifacts, *, reused: bool) -> StageReport:

@@ -19,7 +19,10 @@ R = TypeVar("R")
 
 
 class Done(BaseModel):
-    """A stage's result: which artifact, whether it was there already, seconds of work, and the manifest's facts."""
+    """A stage's result: which artifact, whether it was there already, seconds of work, and the manifest's facts.
+
+    not_needed: why the artifact is neither there nor was made; it has no manifest and no facts then.
+    """
 
     model_config = ConfigDict(frozen=True)
 
@@ -27,6 +30,7 @@ class Done(BaseModel):
     reused: bool
     seconds: float
     facts: dict[str, Any]
+    not_needed: str | None = None
 
 
 def is_transient(task: Task[..., Any], task_run: TaskRun, state: State[Any]) -> bool:

@@ -13,7 +13,7 @@ from tasks.bench.plots import acceptance_per_position, training_curves
 from tasks.benchmark import MEASUREMENT_NAME
 from tasks.checks.verdict import Verdict
 from tasks.drafting.command import METRICS_NAME
-from tasks.job import stage_report
+from tasks.job import not_needed_report, stage_report
 from tasks.pages.pages import run_page
 from tasks.pages.parts import Plot
 from tasks.pages.report import RunReport, conclusion, summary_numbers, summary_rows
@@ -74,7 +74,7 @@ def _plots(artifacts: Artifacts, draft: ArtifactRef | None, measurement: Measure
 def run_report(recipe: Recipe, stages: Sequence[Done], decision: str | None, artifacts: Artifacts) -> RunReport:
     """Return the report of a run from the artifacts that its stages made or found."""
     done = {stage.ref.kind: stage for stage in stages}
-    manifests = {kind: artifacts.manifest(stage.ref) for kind, stage in done.items()}
+    manifests = {kind: artifacts.manifest(stage.ref) for kind, stage in done.items() if stage.not_needed is None}
     draft = done["draft"].ref if "draft" in done else None
     served = done["package"].ref if "package" in done else draft
     measurement = _measurement(artifacts, done)
@@ -82,7 +82,12 @@ def run_report(recipe: Recipe, stages: Sequence[Done], decision: str | None, art
     return RunReport(
         name=recipe.name,
         target=recipe.target.publish_as or recipe.target.model,
-        stages=tuple(stage_report(manifests[kind], artifacts, reused=done[kind].reused) for kind in done),
+        stages=tuple(
+            not_needed_report(kind, stage.not_needed)
+            if stage.not_needed
+            else stage_report(manifests[kind], artifacts, reused=stage.reused)
+            for kind, stage in done.items()
+        ),
         draft=artifacts.store.uri(served.prefix) if served else None,
         verdict=_verdict(artifacts, done),
         measurement=measurement,

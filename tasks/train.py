@@ -45,7 +45,7 @@ class EpochKeeper:
         """Restore the epochs that an earlier attempt stored, on this or another machine."""
         self._job = job
         self._run = run
-        self._parts = job.artifacts.parts(job.ref)
+        self._parts = job.parts()
         for name, part in self._parts.items():
             number = name.removeprefix("epoch-")
             if any(epoch.number == int(number) and epoch.problem is None for epoch in list_epochs(run)):
@@ -68,8 +68,7 @@ class EpochKeeper:
             for path in present
         )
         facts = {"predicted_acceptance_length": epoch.predicted_acceptance_length}
-        part = PartManifest(name=name, fingerprint=self._job.ref.fingerprint, files=files, facts=facts)
-        self._job.artifacts.put_part(self._job.ref, part)
+        part = self._job.put_part(name, files, facts)
         self._job.logger.info(
             "epoch %d stored, predicted acceptance length %.3f", epoch.number, epoch.predicted_acceptance_length or 1.0
         )

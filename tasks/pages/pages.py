@@ -36,6 +36,8 @@ def stage_page(stage: StageReport, browser_url: str | None = None) -> str:
         else "Made in"
     )
     lead += f" {human_seconds(stage.cost.seconds)}, {human_bytes(stage.cost.bytes_written)} written."
+    if stage.not_needed is not None:
+        lead = f"Nothing was computed: {escaped(stage.not_needed)}."
     head = [f"# {escaped(stage.name)}", lead, _account_table(stage.account)]
     facts = [(escaped(fact_label(key)), escaped(fact_text(key, value))) for key, value in stage.facts.items()]
     tail = [
@@ -88,7 +90,7 @@ def _stage_rows(report: RunReport) -> Iterator[tuple[str, ...]]:
     for stage in report.stages:
         a = stage.account
         counts = (a.num_input, a.num_kept, a.num_failed, a.num_skipped) if a else (None,) * 4
-        done = "reused" if stage.reused else "made"
+        done = "not needed" if stage.not_needed else "reused" if stage.reused else "made"
         yield (escaped(stage.name), done, *("" if c is None else human_number(c) for c in counts), *_cost(stage.cost))
     total = Cost(
         seconds=sum(cost.seconds for cost in made),
@@ -105,7 +107,8 @@ def _cost(cost: Cost) -> tuple[str, ...]:
 
 
 def _reuse_list(report: RunReport) -> str:
-    reused = [f"- **{escaped(s.name)}**: {escaped(s.reused_because)}" for s in report.stages if s.reused_because]
+    why = [(stage.name, stage.reused_because or stage.not_needed) for stage in report.stages]
+    reused = [f"- **{escaped(name)}**: {escaped(reason)}" for name, reason in why if reason]
     times = "The times of reused stages are from when they were made."
     return "\n".join(["## Reused", "", times, "", *reused]) if reused else ""
 

@@ -19,7 +19,10 @@ from tasks.store.manifest import Account, Cost
 
 @dataclass(frozen=True)
 class StageReport:
-    """What one stage did. The cost of a reused stage is what it cost when it was made."""
+    """What one stage did. The cost of a reused stage is what it cost when it was made.
+
+    not_needed: why its artifact is neither there nor was made.
+    """
 
     name: str
     cost: Cost
@@ -28,11 +31,12 @@ class StageReport:
     facts: Mapping[str, Value] = field(default_factory=dict)
     objects: tuple[StoredObject, ...] = ()
     plots: tuple[Plot, ...] = ()
+    not_needed: str | None = None
 
     @property
     def reused(self) -> bool:
-        """Return whether the stage found its artifact made already."""
-        return self.reused_because is not None
+        """Return whether the stage had nothing to make."""
+        return self.reused_because is not None or self.not_needed is not None
 
 
 @dataclass(frozen=True)

@@ -35,7 +35,7 @@ ENGINE_KINDS: frozenset[Kind] = frozenset({"states", "measurement"})
 # Fields that say how fast or how patiently, not what: they change no result.
 PACE_FIELDS: dict[str, set[str]] = {
     "generation": {"endpoints", "concurrency", "max_failed_fraction"},
-    "extraction": {"layer_ids", "concurrency", "budget_gib"},
+    "extraction": {"layer_ids", "concurrency"},
     "training": {"num_processes", "deadline_minutes"},
     "benchmark": {"prompts", "general_prompts"},
 }

@@ -10,6 +10,7 @@ from tasks.errors import RecipeError
 from tasks.recipe.form import Section
 from tasks.recipe.sections import (
     Benchmark,
+    Budget,
     Draft,
     Extraction,
     Generation,
@@ -55,17 +56,24 @@ class Recipe(Section):
     verification: Verification = Verification()
     benchmark: Benchmark
     release: Release = Release()
+    budget: Budget = Budget()
     vllm: dict[str, str | int | float | bool] = {}
     """More arguments for every vLLM server that is started, by vLLM's own names (max_model_len = 2048)."""
+
+    @property
+    def max_model_len(self) -> int | None:
+        """Return the tokens that a request may have, prompt and answer; None where the server decides."""
+        length = self.vllm.get("max_model_len", self.vllm.get("max-model-len"))
+        return length if isinstance(length, int) else None
 
     @model_validator(mode="after")
     def _fields_agree(self) -> Self:
         owned = sorted({key.replace("-", "_").lstrip("_") for key in self.vllm} & OWNED_VLLM_ARGS)
         if owned:
             raise ValueError(f"vllm sets {', '.join(owned)}, which Draftworks sets itself for each stage; remove it")
-        max_len = self.vllm.get("max_model_len", self.vllm.get("max-model-len"))
+        max_len = self.max_model_len
         longest = max(self.generation.max_tokens, self.benchmark.max_tokens)
-        if isinstance(max_len, int) and longest >= max_len:
+        if max_len is not None and longest >= max_len:
             raise ValueError(f"max_tokens {longest} leaves no room for a prompt in vllm.max_model_len {max_len}")
         if self.benchmark.prompts == self.prompts.source:
             raise ValueError("benchmark.prompts is the training set; measure on prompts that training never saw")

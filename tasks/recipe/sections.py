@@ -68,8 +68,6 @@ class Extraction(Section):
     """Requests in flight at a time."""
     shard_mib: int = Field(default=256, ge=1)
     """Size of a packed shard in MiB."""
-    budget_gib: float = Field(default=500.0, gt=0)
-    """Refuse the stage when the states would need more than this."""
 
     @model_validator(mode="after")
     def _distinct_layers(self) -> Self:
@@ -167,6 +165,15 @@ class Benchmark(Section):
         if not self.concurrencies or len(set(self.concurrencies)) != len(self.concurrencies):
             raise ValueError(f"concurrencies must name each value once, at least one: {list(self.concurrencies)}")
         return self
+
+
+class Budget(Section):
+    """What a production may cost; it is refused before any work is done when the estimate is higher."""
+
+    store_gib: float = Field(default=500.0, gt=0)
+    """Most that the production may write to the store, in GiB; hidden states and epochs are the bulk."""
+    hours: Annotated[float, Field(gt=0)] | None = None
+    """Longest that all stages together may take, in hours, by the estimate. Empty: no limit."""
 
 
 class Release(Section):

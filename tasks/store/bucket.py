@@ -2,27 +2,30 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any
 
-from tasks.errors import ArtifactMissing, StoreError, StoreRefused
+from tasks.errors import StoreError, StoreRefused
+from tasks.store.answers import NO_BUCKET, code_of
 from tasks.store.client import Calls
 from tasks.store.upload import abort_upload
 
 
 def check_bucket(calls: Calls) -> None:
-    """Return when the bucket answers. Raises StoreRefused: missing or forbidden; StoreUnavailable, soon: no answer."""
+    """Return when the bucket answers. Raises StoreRefused: missing or forbidden; StoreUnavailable, soon: no answer.
+
+    Lists instead of asking with HEAD, since the answer to HEAD has no body to say what is wrong, and any web server
+    would do for a yes.
+    """
     brief = calls.first_contact()
-    location = brief.location
-    try:
-        brief.run("look up bucket", "", lambda: brief.client.head_bucket(Bucket=location.bucket))
-    except ArtifactMissing as error:
-        server = f"--endpoint-url {location.endpoint} " if location.endpoint else ""
-        raise StoreRefused(
-            f"bucket {location.bucket!r} is not at {location.server}; make it with `draftworks up` (local server) or "
-            f"`aws {server}s3 mb s3://{location.bucket}`, or set DRAFTWORKS_S3_BUCKET to one that exists"
-        ) from error
+    name, prefix = brief.location.bucket, brief.location.prefix
+    brief.run(
+        "look into bucket",
+        "",
+        lambda: brief.client.list_objects_v2(Bucket=name, Prefix=prefix, MaxKeys=1)["IsTruncated"],
+    )
 
 
 def create_bucket(calls: Calls) -> bool:
@@ -31,7 +34,7 @@ def create_bucket(calls: Calls) -> bool:
         check_bucket(calls)
         return False
     except StoreRefused as error:
-        if not isinstance(error.__cause__, ArtifactMissing):
+        if code_of(error) != NO_BUCKET:
             raise
     location = calls.location
     more: Any = {}
@@ -45,13 +48,22 @@ def create_bucket(calls: Calls) -> bool:
     return True
 
 
-def abort_uploads(calls: Calls, prefix: str, older_than_s: float) -> int | None:
-    """Abort the unfinished uploads below prefix that began that long ago; return how many.
+@dataclass(frozen=True)
+class Upload:
+    """An upload in parts that was begun and neither completed nor aborted."""
+
+    key: str
+    upload_id: str
+    age_s: float
+
+
+def unfinished_uploads(calls: Calls, prefix: str) -> list[Upload] | None:
+    """Return the unfinished uploads below prefix.
 
     Returns None where the server cannot list them (localbucket keeps them in .localbucket-uploads of its data folder).
     """
     base = f"{calls.location.prefix}/" if calls.location.prefix else ""
-    num_aborted = 0
+    found: list[Upload] = []
     markers: dict[str, str] = {}
     while True:
         try:
@@ -59,14 +71,25 @@ def abort_uploads(calls: Calls, prefix: str, older_than_s: float) -> int | None:
         except StoreRefused:
             return None
         now = server_time(page)
-        for upload in page.get("Uploads", []):
-            key = upload["Key"].removeprefix(base)
-            if upload["Key"].startswith(base + prefix) and (now - upload["Initiated"]).total_seconds() >= older_than_s:
-                abort_upload(calls, key, upload["UploadId"])
-                num_aborted += 1
+        found += [
+            Upload(item["Key"].removeprefix(base), item["UploadId"], (now - item["Initiated"]).total_seconds())
+            for item in page.get("Uploads", [])
+            if item["Key"].startswith(base + prefix)
+        ]
         if not page.get("IsTruncated"):
-            return num_aborted
+            return found
         markers = {"KeyMarker": page["NextKeyMarker"], "UploadIdMarker": page["NextUploadIdMarker"]}
+
+
+def abort_uploads(calls: Calls, prefix: str, older_than_s: float) -> int | None:
+    """Abort the unfinished uploads below prefix that began that long ago; return how many, None as above."""
+    uploads = unfinished_uploads(calls, prefix)
+    if uploads is None:
+        return None
+    old = [upload for upload in uploads if upload.age_s >= older_than_s]
+    for upload in old:
+        abort_upload(calls, upload.key, upload.upload_id)
+    return len(old)
 
 
 def _uploads_page(calls: Calls, prefix: str, markers: dict[str, str]) -> Any:

@@ -12,21 +12,30 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from tasks.errors import ArtifactMissing, PreconditionFailed, StoreError, StoreUnavailable
 from tasks.store import bucket, probe
+from tasks.store.bucket import Upload
 from tasks.store.client import Calls
 from tasks.store.download import receive_file, receive_range, receive_versioned
 from tasks.store.location import MIB, Patience, StoreLocation
 from tasks.store.probe import StoreFeatures, delete_one, put_if
-from tasks.store.upload import send_bytes, send_file
+from tasks.store.upload import abort_upload, send_bytes, send_file
 
-__all__ = ["ObjectStore", "Patience", "StoreFeatures", "StoreLocation", "connect"]
+__all__ = ["Entry", "ObjectStore", "Patience", "StoreFeatures", "StoreLocation", "Upload", "connect"]
 
 SMALL_BYTES = 64 * MIB
 DELETES_AT_ONCE = 8
 DELETE_BATCH = 1000  # the most that one DeleteObjects takes
+
+
+class Entry(NamedTuple):
+    """One object of a listing; its age is by the server's own clock."""
+
+    key: str
+    size_bytes: int
+    age_s: float
 
 
 def connect(location: StoreLocation, patience: Patience | None = None) -> ObjectStore:
@@ -70,7 +79,7 @@ class ObjectStore:
             return None
         return answer["ContentLength"]
 
-    def read_range(self, key: str, start: int, length: int) -> bytes:
+    def read_range(self, key: str, start: int, length: int) -> bytearray:
         """Return length bytes from start. Raises ArtifactMissing; ArtifactCorrupt: the object ends before."""
         return receive_range(self._calls, key, start, length)
 
@@ -87,17 +96,22 @@ class ObjectStore:
 
     def list(self, prefix: str = "") -> Iterator[tuple[str, int]]:
         """Yield key and size of every object whose key starts with prefix, in key order."""
+        for key, size_bytes, _ in self.entries(prefix):
+            yield key, size_bytes
+
+    def entries(self, prefix: str = "") -> Iterator[Entry]:
+        """Yield key, size and age of every object whose key starts with prefix, in key order."""
         base = f"{self.location.prefix}/" if self.location.prefix else ""
         token: str | None = None
         while True:
             items, following, is_truncated = self._page(base + prefix, token)
-            for full_key, size in items:
+            for full_key, size_bytes, age_s in items:
                 if not full_key.startswith(base + prefix):
                     raise StoreError(
                         f"list {self.uri(prefix)} at {self.location.server}: the answer names {full_key!r}, which is "
                         "not below that prefix; check that the endpoint is an S3 server"
                     )
-                yield full_key.removeprefix(base), size
+                yield Entry(full_key.removeprefix(base), size_bytes, age_s)
             if not is_truncated:
                 return
             if following is None or following == token:
@@ -106,12 +120,16 @@ class ObjectStore:
                 )
             token = following
 
-    def _page(self, full_prefix: str, token: str | None) -> tuple[Sequence[tuple[str, int]], str | None, bool]:
+    def _page(self, full_prefix: str, token: str | None) -> tuple[Sequence[Entry], str | None, bool]:
         more: Any = {"ContinuationToken": token} if token else {}
 
-        def call() -> tuple[Sequence[tuple[str, int]], str | None, bool]:
+        def call() -> tuple[Sequence[Entry], str | None, bool]:
             page = self._calls.client.list_objects_v2(Bucket=self.location.bucket, Prefix=full_prefix, **more)
-            items = [(item["Key"], item["Size"]) for item in page.get("Contents", [])]
+            now = bucket.server_time(page)
+            items = [
+                Entry(item["Key"], item["Size"], max(0.0, (now - item["LastModified"]).total_seconds()))
+                for item in page.get("Contents", [])
+            ]
             return items, page.get("NextContinuationToken"), page["IsTruncated"]
 
         return self._calls.run("list", full_prefix.removeprefix(self.location.prefix).lstrip("/"), call)
@@ -204,3 +222,11 @@ class ObjectStore:
     def abort_uploads(self, prefix: str = "", older_than_s: float = 24 * 3600) -> int | None:
         """Abort unfinished uploads below prefix that began that long ago; None where the server cannot list them."""
         return bucket.abort_uploads(self._calls, prefix, older_than_s)
+
+    def uploads(self, prefix: str = "") -> Sequence[Upload] | None:
+        """Return the unfinished uploads below prefix; None where the server cannot list them."""
+        return bucket.unfinished_uploads(self._calls, prefix)
+
+    def abort_upload(self, upload: Upload) -> None:
+        """Remove the parts of an unfinished upload; one that is gone already is fine."""
+        abort_upload(self._calls, upload.key, upload.upload_id)

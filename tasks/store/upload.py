@@ -36,6 +36,9 @@ def send_bytes(calls: Calls, key: str, data: bytes) -> None:
 def send_file(calls: Calls, path: Path, key: str) -> tuple[int, str]:
     """Write a file as one object; return its size and sha256, taken from the bytes that were sent.
 
+    What a killed process left of an upload in parts of the same key is removed first, where the server can list it.
+    A second writer of the key, which a lease rules out, then finds its own parts gone and sends them again; on a server
+    that does not say so (moto: 500) it fails with StoreUnavailable.
     Raises EvidenceError: the file cannot be read, or changed while it was.
     """
     try:
@@ -53,15 +56,35 @@ def _send_open_file(calls: Calls, file: BinaryIO, size: int, key: str) -> str:
         _check_length(calls, key, len(data), size)
         send_bytes(calls, key, data)
         return hashlib.sha256(data).hexdigest()
+    _abort_earlier(calls, key)
     try:
         return _send_in_parts(calls, file, size, key)
     except ArtifactMissing:
-        # The upload is gone: it was completed and the answer got lost, or somebody aborted it. Send it all again.
+        # The upload is gone: it was completed and the answer got lost, or another writer aborted it. Send it all again,
+        # without aborting that writer's, so that two writers do not hinder each other for ever.
         file.seek(0)
     try:
         return _send_in_parts(calls, file, size, key)
     except ArtifactMissing as error:
         raise StoreUnavailable(f"{error}; the upload vanished twice while it was sent") from error
+
+
+def _abort_earlier(calls: Calls, key: str) -> None:
+    """Abort the unfinished uploads of exactly this key; one small request when there are none."""
+    bucket, full_key = calls.location.bucket, calls.location.full_key(key)
+    try:
+        page = calls.run(
+            "list unfinished uploads of",
+            key,
+            lambda: calls.client.list_multipart_uploads(Bucket=bucket, Prefix=full_key),
+        )
+    except StoreUnavailable:
+        raise
+    except StoreError:
+        return  # not offered or not allowed: they stay until the server's own rules or a person remove them
+    for upload in page.get("Uploads", []):
+        if upload["Key"] == full_key:
+            abort_upload(calls, key, upload["UploadId"])
 
 
 def _check_length(calls: Calls, key: str, seen: int, expected: int) -> None:

@@ -64,6 +64,12 @@ def why_no_ceph() -> str | None:
     return None
 
 
+def ceph_version() -> str:
+    """Return the gateway's version, such as 16.2.15."""
+    told = subprocess.run(["radosgw", "--version"], capture_output=True, text=True, timeout=COMMAND_S, check=True)
+    return told.stdout.split()[2]
+
+
 class _Cluster:
     def __init__(self, folder: Path) -> None:
         self.folder = folder

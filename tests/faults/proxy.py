@@ -9,7 +9,7 @@ cut-answer    send `after` bytes of the answer's body, then drop the connection
 wrong-answer  flip one byte of the answer's body
 wrong-request flip one byte of the request's body
 stall         wait `seconds`, then carry the request out
-answer        answer `status` and `code` without carrying anything out
+answer        answer `status` and `code` without carrying anything out, from a clock that is `seconds` ahead
 """
 
 import socket
@@ -20,6 +20,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from email.utils import formatdate
 from io import BufferedIOBase
 from urllib.parse import urlsplit
 
@@ -183,8 +184,10 @@ class _Handler(socketserver.StreamRequestHandler):
 
     def _answer(self, fault: Fault, method: str) -> None:
         body = f"<Error><Code>{fault.code}</Code><Message>provoked</Message></Error>".encode()
-        head = f"HTTP/1.1 {fault.status} Provoked\r\nContent-Type: application/xml\r\nConnection: close\r\n"
-        self.wfile.write(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + (b"" if method == "HEAD" else body))
+        date = formatdate(time.time() + fault.seconds, usegmt=True)
+        head = [f"HTTP/1.1 {fault.status} Provoked", f"Date: {date}", "Content-Type: application/xml"]
+        head += ["Connection: close", f"Content-Length: {len(body)}", "", ""]
+        self.wfile.write("\r\n".join(head).encode() + (b"" if method == "HEAD" else body))
 
 
 @contextmanager

@@ -2,22 +2,29 @@
 
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from email.utils import formatdate
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 Answer = tuple[int, bytes]
 MAX_BODY_BYTES = 1024 * 1024
 
 
-def error_body(code: str) -> bytes:
-    """Return an S3 error document."""
-    return f"<Error><Code>{code}</Code><Message>a stand-in says so</Message></Error>".encode()
+def error_body(code: str, more: str = "") -> bytes:
+    """Return an S3 error document; more is further elements."""
+    return f"<Error><Code>{code}</Code><Message>a stand-in says so</Message>{more}</Error>".encode()
 
 
 @contextmanager
-def answering(answer: Callable[[str, str, bytes], Answer]) -> Iterator[tuple[str, list[str]]]:
-    """Yield the endpoint of a server that answers by a function of method, path and body, and what it was asked."""
+def answering(
+    answer: Callable[[str, str, bytes], Answer], *, clock_ahead_s: float = 0, headers: dict[str, str] | None = None
+) -> Iterator[tuple[str, list[str]]]:
+    """Yield the endpoint of a server that answers by a function of method, path and body, and what it was asked.
+
+    Its clock may differ from ours; headers come with every answer.
+    """
     asked: list[str] = []
 
     class Handler(BaseHTTPRequestHandler):
@@ -30,9 +37,15 @@ def answering(answer: Callable[[str, str, bytes], Answer]) -> Iterator[tuple[str
             body = self.rfile.read(min(int(self.headers.get("Content-Length") or 0), MAX_BODY_BYTES))
             asked.append(f"{self.command} {self.path}")
             status, content = answer(self.command, self.path, body)
-            self.send_response(status)
+            self.send_response_only(status)
+            sent = {
+                "Date": formatdate(time.time() + clock_ahead_s, usegmt=True),
+                "ETag": '"made-up"',
+                **(headers or {}),
+            }
+            for name, value in sent.items():
+                self.send_header(name, value)
             self.send_header("Content-Length", str(len(content)))
-            self.send_header("ETag", '"made-up"')
             self.end_headers()
             if self.command != "HEAD":
                 self.wfile.write(content)

@@ -1,10 +1,13 @@
-"""Measures the store beside boto3's own transfer manager on one localbucket server.
+"""Measures the store beside boto3's own transfer manager, and the listing of a large artifact, on one localbucket.
 
-    python -m tests.performance.bench_store [--mib 1024] [--repeats 5] [--flat]
+    python -m tests.performance.bench_store [--only transfers|listing] [--repeats 5] [--mib 1024] [--flat] [--files N]
 
-Ours verifies sha256 and syncs the file; boto3's does neither. Every transfer runs in a process of its own, the two
+Ours verifies sha256; boto3's does not. Every transfer runs in a process of its own, the two
 take turns. Prints one JSON line: seconds (medians), throughput ratio ours / boto3's, peak memory above idle in MiB.
 --flat adds the peak memory of ours at 256 MiB and 4 GiB.
+
+The listing is Artifacts.find of one artifact of so many files: its manifest read and validated, every file's size
+compared with the server's list. client_cpu_seconds is our share of it; the rest is the server's.
 """
 
 import argparse
@@ -12,6 +15,7 @@ import hashlib
 import json
 import os
 import resource
+import shutil
 import statistics
 import subprocess
 import sys
@@ -21,6 +25,9 @@ from pathlib import Path
 
 import boto3
 
+from tasks.store.artifact import ArtifactRef
+from tasks.store.artifacts import Artifacts
+from tasks.store.manifest import Cost, FileEntry, Manifest, Provenance
 from tasks.store.objects import StoreLocation, connect
 from tests.faults.servers import credentials, localbucket
 
@@ -95,10 +102,63 @@ def one_size(endpoint: str, folder: Path, mib: int, repeats: int, arms: tuple[st
     }
 
 
+def listing(endpoint: str, data: Path, num_files: int, repeats: int) -> dict[str, float]:
+    """Return medians of what it takes to find an artifact; its files are laid into the server's folder directly."""
+    ref = ArtifactRef(kind="corpus", fingerprint="ab" * 32)
+    folder = data / BUCKET / ref.prefix
+    (folder / "shards").mkdir(parents=True)
+    entries = []
+    for number in range(num_files):
+        name, content = f"shards/{number:05d}.bin", str(number).encode()
+        (folder / name).write_bytes(content)
+        sha256 = hashlib.sha256(content).hexdigest()
+        entries.append(FileEntry(path=name, size_bytes=len(content), sha256=sha256))
+    artifacts = Artifacts(connect(StoreLocation(endpoint, BUCKET)))
+    artifacts.finish(manifest_of(ref, tuple(entries)))
+    seen: list[tuple[float, float]] = []
+    for _ in range(repeats):
+        started, used = time.monotonic(), time.process_time()
+        assert artifacts.find(ref) is not None
+        seen.append((time.monotonic() - started, time.process_time() - used))
+    shutil.rmtree(folder)
+    seconds, cpu_seconds = (statistics.median(column) for column in zip(*seen, strict=True))
+    return {"files": num_files, "seconds": round(seconds, 3), "client_cpu_seconds": round(cpu_seconds, 3)}
+
+
+def manifest_of(ref: ArtifactRef, files: tuple[FileEntry, ...]) -> Manifest:
+    """Return a manifest of these files with nothing else in it."""
+    return Manifest(
+        kind=ref.kind,
+        fingerprint=ref.fingerprint,
+        stage_version=1,
+        inputs={},
+        files=files,
+        account=None,
+        cost=Cost(seconds=0),
+        provenance=Provenance(argv=(), git_commit=None, git_dirty=None, packages={}, engine={}, hardware={}, recipe={}),
+        facts={},
+        created="",
+    )
+
+
+def transfers(endpoint: str, folder: Path, options: argparse.Namespace) -> dict[str, object]:
+    """Return medians per arm and direction, and how ours compare with boto3's."""
+    seen = one_size(endpoint, folder, options.mib, options.repeats, ARMS)
+    report: dict[str, object] = {"mib": options.mib, **seen}
+    for direction in ("up", "down"):
+        ratio = seen[f"boto3 {direction}"]["seconds"] / seen[f"draftworks {direction}"]["seconds"]
+        report[f"ratio {direction}"] = round(ratio, 3)
+    for mib in (256, 4096) if options.flat else ():
+        report[f"{mib} MiB"] = one_size(endpoint, folder, mib, 1, ARMS[:1])
+    return report
+
+
 def main() -> None:
     """Measure and print one JSON line."""
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", choices=("transfers", "listing"))
     parser.add_argument("--mib", type=int, default=1024)
+    parser.add_argument("--files", type=int, default=10_000)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--flat", action="store_true")
     parser.add_argument("--child", nargs=5)
@@ -109,15 +169,11 @@ def main() -> None:
         return
     with credentials(), tempfile.TemporaryDirectory() as name, localbucket(Path(name)) as endpoint:
         connect(StoreLocation(endpoint, BUCKET)).create_bucket()
-        report: dict[str, object] = {"mib": options.mib, "repeats": options.repeats}
-        seen = one_size(endpoint, Path(name), options.mib, options.repeats, ARMS)
-        report |= seen
-        for direction in ("up", "down"):
-            ratio = seen[f"boto3 {direction}"]["seconds"] / seen[f"draftworks {direction}"]["seconds"]
-            report[f"ratio {direction}"] = round(ratio, 3)
-        if options.flat:
-            for mib in (256, 4096):
-                report[f"{mib} MiB"] = one_size(endpoint, Path(name), mib, 1, ARMS[:1])
+        report: dict[str, object] = {"repeats": options.repeats}
+        if options.only != "transfers":
+            report["listing"] = listing(endpoint, Path(name) / "data", options.files, options.repeats)
+        if options.only != "listing":
+            report |= transfers(endpoint, Path(name), options)
     sys.stdout.write(json.dumps(report) + "\n")
 
 

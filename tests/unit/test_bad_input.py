@@ -12,6 +12,7 @@ import pytest
 
 from infra import cli
 from tasks.process.ports import free_port
+from tests.faults.servers import localbucket
 
 CASES = Path(__file__).parents[1] / "cases"
 
@@ -135,6 +136,19 @@ def silent_port() -> Iterator[int]:
 def test_a_store_that_refuses(request_files: dict[str, Any], tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:
     message = refused(request_files, tmp_path, monkeypatch, capsys)
     assert "127.0.0.1" in message
+
+
+@pytest.mark.usefixtures("engine")
+def test_a_bucket_that_is_missing_is_not_made(
+    request_files: dict[str, Any], tmp_path: Path, monkeypatch: Any, capsys: Any
+) -> None:
+    with localbucket(tmp_path) as endpoint:
+        monkeypatch.setenv("DRAFTWORKS_S3_ENDPOINT", endpoint)
+        monkeypatch.setenv("DRAFTWORKS_S3_BUCKET", "never-made")
+        message = refused(request_files, tmp_path, monkeypatch, capsys)
+    assert f"`aws --endpoint-url {endpoint} s3 mb s3://never-made`" in message
+    assert "`draftworks up`" in message
+    assert not (tmp_path / "data" / "never-made").exists()
 
 
 @pytest.mark.usefixtures("engine")

@@ -62,7 +62,6 @@ FIELDS: dict[str, dict[str, tuple[object, set[str]]]] = {
         "layer_ids": ((1, 2, 3), NOTHING),  # the resolved layers count
         "concurrency": (1, NOTHING),
         "shard_mib": (9, FROM_STATES),
-        "budget_gib": (9.0, NOTHING),
     },
     "vocabulary": {
         "draft_size": (64, FROM_VOCABULARY),
@@ -104,6 +103,7 @@ FIELDS: dict[str, dict[str, tuple[object, set[str]]]] = {
         "repeats": (2, FROM_MEASUREMENT),
     },
     "release": {"single_writer": (True, NOTHING)},
+    "budget": {"store_gib": (9.0, NOTHING), "hours": (9.0, NOTHING)},
 }
 
 

@@ -8,7 +8,8 @@ import pytest
 
 from tasks.errors import PreconditionFailed
 from tasks.store.artifact import ArtifactRef
-from tasks.store.lease import hold_lease, leased
+from tasks.store.claims import leased
+from tasks.store.lease import hold_lease
 from tasks.store.objects import ObjectStore
 from tests.faults.servers import credentials, localbucket, open_store
 

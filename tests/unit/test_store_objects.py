@@ -206,7 +206,9 @@ def test_a_conditional_write_whose_answer_is_lost_counts_as_ours(server: tuple[s
 
 def test_a_missing_bucket_is_named_with_the_commands(server: tuple[str, Path]) -> None:
     store = connect(StoreLocation(server[0], "no-such-bucket"), FAST)
-    with pytest.raises(StoreRefused, match=r"'no-such-bucket' is not at .*`draftworks up`.*`aws --endpoint-url"):
+    with pytest.raises(
+        StoreRefused, match=r"NoSuchBucket.*`draftworks up`.*`aws --endpoint-url \S+ s3 mb s3://no-such-bucket"
+    ):
         store.check_bucket()
     with pytest.raises(StoreRefused, match=r"NoSuchBucket.*draftworks up"):
         store.put_bytes("f", b"x")
@@ -232,7 +234,6 @@ def test_no_credentials(server: tuple[str, Path], monkeypatch: pytest.MonkeyPatc
         ("InvalidAccessKeyId", "AWS_ACCESS_KEY_ID"),
         ("SignatureDoesNotMatch", "AWS_SECRET_ACCESS_KEY"),
         ("AccessDenied", "give these credentials"),
-        ("RequestTimeTooSkewed", "clock"),
     ],
 )
 def test_refused_credentials_are_named_and_never_tried_again(code: str, mend: str) -> None:
@@ -277,14 +278,7 @@ def test_the_canary_passes_and_leaves_nothing(server: tuple[str, Path]) -> None:
     assert list(store.list()) == []
 
 
-@pytest.mark.parametrize(("status", "body"), [(200, b"<html>hi"), (404, b"<html>no"), (405, b"{}"), (200, b"")])
-def test_a_web_server_is_no_s3_server(status: int, body: bytes) -> None:
-    with credentials(), answering(lambda method, path, sent: (status, body)) as (endpoint, _):
-        store = connect(StoreLocation(endpoint, "bucket"), FAST)
-        with pytest.raises(StoreError, match=r"endpoint|other bytes|never written"):
-            store.canary()
-        with pytest.raises(StoreError):
-            list(store.list())
+MODIFIED = "<LastModified>2026-01-31T02:00:00.000Z</LastModified>"
 
 
 def page(is_truncated: str, item: str = "") -> bytes:
@@ -295,7 +289,10 @@ def page(is_truncated: str, item: str = "") -> bytes:
     ("body", "message"),
     [
         (page("true"), "the pages do not end"),
-        (page("false", "<Contents><Key>elsewhere/f</Key><Size>1</Size></Contents>"), "not below that prefix"),
+        (
+            page("false", f"<Contents><Key>elsewhere/f</Key><Size>1</Size>{MODIFIED}</Contents>"),
+            "not below that prefix",
+        ),
         (page("false", "<Contents><Key>mine/f</Key><Size>many</Size></Contents>"), "not S3's"),
     ],
 )
