@@ -32,7 +32,9 @@ ANSWER_TIMEOUT_S = 600.0
 def _endpoints(job: Job, progress: Progress) -> Iterator[list[Endpoint]]:
     """Yield the servers to ask: those of the recipe, or one of ours for as long as the stage needs it."""
     if job.recipe.generation.endpoints:
-        yield [attach(url) for url in job.recipe.generation.endpoints]
+        key = job.settings.target_api_key
+        secret = key.get_secret_value() if key else None
+        yield [attach(url, api_key=secret) for url in job.recipe.generation.endpoints]
         return
     log = job.scratch / SERVER_LOG
     with launch(job.recipe, job.settings, job.target(), Baseline(), log, on_wait=progress.waiting) as endpoint:

@@ -4,7 +4,7 @@ import sys
 from pathlib import Path
 from typing import Literal
 
-from pydantic import Field, ValidationError
+from pydantic import Field, SecretStr, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from tasks.errors import RecipeError
@@ -31,6 +31,8 @@ class Settings(BaseSettings):
     """Template of an http link to an object, with {bucket} and {key}; shown beside s3:// URIs."""
     scratch: Path | None = None
     """Working files; may be deleted at any time between runs. Empty: HOME/scratch."""
+    target_api_key: SecretStr | None = None
+    """Key that the servers of generation.endpoints want (vllm serve --api-key); sent as a bearer token."""
     vllm_python: Path = PROJECT_ROOT / ".venv-vllm" / "bin" / "python"
     """Python interpreter of the environment that has vLLM."""
     train_python: Path = Path(sys.executable)

@@ -74,6 +74,7 @@ class TargetClient:
             timeout=httpx.Timeout(timeout_s, connect=CONNECT_TIMEOUT_S),
             limits=httpx.Limits(max_connections=concurrency, max_keepalive_connections=concurrency),
             trust_env=False,
+            headers=endpoint.headers,
         )
 
     async def __aenter__(self) -> Self:

@@ -22,6 +22,8 @@ def to_error(error: httpx.HTTPError | httpx.InvalidURL, what: str) -> ServerErro
         message = f"{what} was answered with {status}: {_shown(error.response.text)}"
         if status in TRANSIENT_STATUS or status >= 500:
             return RequestUnanswered(message)
+        if status == httpx.codes.UNAUTHORIZED:
+            return RequestRejected(f"{message}. Set DRAFTWORKS_TARGET_API_KEY to the key that the server asks for.")
         return RequestRejected(message)
     reason = f"{type(error).__name__}{f': {error}' if str(error) else ''}"
     if isinstance(error, TRANSIENT):

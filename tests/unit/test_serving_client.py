@@ -43,15 +43,18 @@ class StandIn:
         """Answer GET by path, POST by the script."""
         self.replies, self.paths = list(replies), paths or {}
         self.requests: list[dict[str, Any]] = []
+        self.keys: list[str | None] = []
         self.closing = threading.Event()
         outer = self
 
         class Handler(BaseHTTPRequestHandler):
             def do_POST(self) -> None:
                 outer.requests.append(json.loads(self.rfile.read(int(self.headers["content-length"]))))
+                outer.keys.append(self.headers["authorization"])
                 self.reply(outer.replies.pop(0) if len(outer.replies) > 1 else outer.replies[0])
 
             def do_GET(self) -> None:
+                outer.keys.append(self.headers["authorization"])
                 self.reply(outer.paths.get(self.path, (404, "no such path")))
 
             def reply(self, reply: Any) -> None:

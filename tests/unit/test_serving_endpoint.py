@@ -7,7 +7,7 @@ import pytest
 from tasks.errors import ServerError, ServerNotReady
 from tasks.process.ports import free_port
 from tasks.serving.endpoint import Endpoint, attach
-from tests.unit.test_serving_client import StandIn
+from tests.unit.test_serving_client import CHAT, StandIn, ask, chat
 
 VERSION = (200, {"version": "0.32.0"})
 
@@ -23,6 +23,20 @@ def test_a_server_is_attached_with_or_without_v1(ending: str) -> None:
         endpoint = attach(root + ending)
     assert endpoint == Endpoint(f"{root}/v1", "m", "0.32.0")
     assert endpoint.root_url == root
+
+
+def test_a_key_travels_with_every_request_and_is_never_shown() -> None:
+    with StandIn((200, CHAT), paths={"/v1/models": models("m"), "/version": VERSION}) as server:
+        endpoint = attach(server.base_url, api_key="sesame")
+        ask(endpoint, chat)
+        assert server.keys == ["Bearer sesame"] * 3
+    assert "sesame" not in repr(endpoint)
+
+
+def test_a_server_that_wants_a_key_is_told_apart() -> None:
+    paths = {"/v1/models": (401, '{"error": "Unauthorized"}'), "/version": VERSION}
+    with StandIn(paths=paths) as server, pytest.raises(ServerError, match="Set DRAFTWORKS_TARGET_API_KEY"):
+        attach(server.base_url)
 
 
 def test_an_adapter_is_not_another_model() -> None:
