@@ -125,7 +125,8 @@ def _mode_arguments(mode: Mode) -> list[str]:
 
 
 def _environment(served: ServedModel, mode: Mode, place: Place, inherited: Mapping[str, str]) -> dict[str, str]:
-    env = {"VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"}
+    # A key in this environment is meant for other servers: ours listen on loopback, and are asked without one.
+    env = {"VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1", "VLLM_API_KEY": ""}
     if served.is_local:
         env["HF_HUB_OFFLINE"] = "1"
     if place.device != "cuda" and "VLLM_CPU_KVCACHE_SPACE" not in inherited:

@@ -66,11 +66,16 @@ def test_hub_model_revision_and_remote_code_are_passed_on() -> None:
         *("--model", "owner/name", "--served-model-name", "target", "--revision", "abc", "--trust-remote-code"),
         *("--disable-uvicorn-access-log", "--no-enable-prefix-caching"),
     )
-    assert command.env == {"VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1", "CUDA_VISIBLE_DEVICES": "1,2"}
+    assert command.env == {
+        "VLLM_NO_USAGE_STATS": "1",
+        "DO_NOT_TRACK": "1",
+        "VLLM_API_KEY": "",
+        "CUDA_VISIBLE_DEVICES": "1,2",
+    }
 
 
 def test_a_local_model_on_a_cpu_is_offline_and_has_room_for_its_cache() -> None:
-    quiet = {"VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1", "HF_HUB_OFFLINE": "1"}
+    quiet = {"VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1", "VLLM_API_KEY": "", "HF_HUB_OFFLINE": "1"}
     assert server_command(SERVED, Baseline(), PLACE, {}, {}).env == {**quiet, "VLLM_CPU_KVCACHE_SPACE": "2"}
     assert server_command(SERVED, Baseline(), PLACE, {}, {"VLLM_CPU_KVCACHE_SPACE": "8"}).env == quiet
 
