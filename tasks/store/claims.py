@@ -2,15 +2,20 @@
 
 `leases/<kind>/<fingerprint>/<n>.json`, n = 00000001, 00000002, ...; the highest n is the lease:
 
-    {"format_version":1,"holder":"host-4242-9f0c...","released":false,"renewed":17,"ttl_s":60.0,
-     "uses":[{"fingerprint":"...","kind":"corpus"}]}
+    {"format_version":1,"holder":"host-4242-9f0c...","pid":4242,"place":"5f0e...","released":false,"renewed":17,
+     "ttl_s":60.0,"uses":[{"fingerprint":"...","kind":"corpus"}]}
 
 `leases/run/<random>/00000001.json` is the same for a whole run, which also uses things between its stages.
 """
 
 from __future__ import annotations
 
+import hashlib
+import os
+import socket
 from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -28,7 +33,7 @@ UNREADABLE = "unreadable"
 
 
 class Claim(BaseModel):
-    """What a holder writes; uses: the artifacts that it needs beside the one it holds."""
+    """What a holder writes; uses: the artifacts that it needs beside the one it holds; place, pid: where it runs."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -38,6 +43,24 @@ class Claim(BaseModel):
     renewed: int = 0
     released: bool = False
     uses: tuple[ArtifactRef, ...] = ()
+    place: str = ""
+    pid: int = 0
+
+    @property
+    def is_dead(self) -> bool:
+        """Return whether its holder ran in this place and has ended; elsewhere nobody can know."""
+        return bool(self.place) and self.place == this_place() and not Path(f"/proc/{self.pid}").exists()
+
+
+@cache
+def this_place() -> str:
+    """Return what says that a process id means the same process here: host, boot and PID namespace; "" if unknown."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+        parts = (socket.gethostname(), boot, os.readlink("/proc/self/ns/pid"))
+    except OSError:
+        return ""
+    return hashlib.sha256(" ".join(parts).encode()).hexdigest()[:16]
 
 
 @dataclass(frozen=True)

@@ -2,9 +2,10 @@
 
 A lease is the highest number in `leases/<kind>/<fingerprint>/` (tasks/store/claims.py). A holder renews its own
 object; a lease that was not renewed for ttl_s, by the server's own clock, has run out, and whoever creates the next
-number holds it. The last number stays as a mark, so that numbers only grow. Creating needs If-None-Match: *, and
-nothing else, so this also works on servers that ignore If-Match. Where If-None-Match is ignored too, a holder reads its
-object back after a moment and the last writer holds it: rarely, two runs may then do the same work.
+number holds it; so does whoever sees, on the same machine, that its holder was killed. The last number stays as a mark,
+so that numbers only grow. Creating needs If-None-Match: *, and nothing else, so this also works on servers that ignore
+If-Match. Where If-None-Match is ignored too, a holder reads its object back after a moment and the last writer holds
+it: rarely, two runs may then do the same work.
 
 A lease saves work; it does not guard the artifact. Objects are named by fingerprint and written whole, so a holder
 that was paused past its expiry writes what its successor writes.
@@ -27,7 +28,17 @@ from contextlib import contextmanager
 
 from tasks.errors import PreconditionFailed, StoreError
 from tasks.store.artifact import ArtifactRef
-from tasks.store.claims import DEFAULT_TTL_S, RUN_KIND, Claim, highest, lease_folder, lease_key, look, numbers
+from tasks.store.claims import (
+    DEFAULT_TTL_S,
+    RUN_KIND,
+    Claim,
+    highest,
+    lease_folder,
+    lease_key,
+    look,
+    numbers,
+    this_place,
+)
 from tasks.store.manifest import dump
 from tasks.store.objects import ObjectStore
 
@@ -142,14 +153,14 @@ def hold_marker(store: ObjectStore, uses: Iterable[ArtifactRef], *, ttl_s: float
 
 def _claim(uses: Iterable[ArtifactRef], ttl_s: float) -> Claim:
     holder = f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex}"
-    return Claim(holder=holder, ttl_s=ttl_s, uses=tuple(uses))
+    return Claim(holder=holder, ttl_s=ttl_s, uses=tuple(uses), place=this_place(), pid=os.getpid())
 
 
 def _acquire(store: ObjectStore, ref: ArtifactRef, claim: Claim, wait_s: float) -> Lease:
     deadline = time.monotonic() + wait_s
     while True:
         seen = look(store, ref)
-        if seen is None or seen.is_free:
+        if seen is None or seen.is_free or seen.claim.is_dead:
             number = seen.number + 1 if seen else 1
             if _create(store, ref, number, claim):
                 return Lease(store, ref, claim, number)

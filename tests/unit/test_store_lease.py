@@ -1,5 +1,7 @@
 """Guards run leases: one holder at a time, a dead one runs out by the server's clock, a lost one is noticed."""
 
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -7,6 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from tasks.errors import PreconditionFailed
+from tasks.recipe.settings import PROJECT_ROOT
 from tasks.store.artifact import ArtifactRef
 from tasks.store.claims import leased
 from tasks.store.lease import hold_lease
@@ -100,6 +103,22 @@ def test_the_lease_of_a_dead_holder_runs_out(store: ObjectStore) -> None:
         assert 1 <= time.monotonic() - started < 10
         lease.ensure_held()
     assert [key for key, _ in store.list(FOLDER)] == [f"{FOLDER}00000008.json"]
+
+
+def test_a_holder_killed_on_this_machine_is_not_waited_for(store: ObjectStore) -> None:
+    code = (
+        "import sys, time; from tests.unit.test_store_lease import REF, hold_lease, open_store; "
+        "held = hold_lease(open_store(*sys.argv[1:]), REF, ttl_s=600); held.__enter__(); print('held', flush=True); "
+        "time.sleep(60)"
+    )
+    argv = [sys.executable, "-c", code, str(store.location.endpoint), store.location.prefix]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, cwd=PROJECT_ROOT) as holder:
+        assert holder.stdout is not None and holder.stdout.readline() == b"held\n"
+        with pytest.raises(PreconditionFailed), hold_lease(store, REF, wait_s=0):
+            pass
+        holder.kill()
+    with hold_lease(store, REF, wait_s=0):
+        pass
 
 
 def test_a_lease_is_renewed_while_it_is_held(store: ObjectStore) -> None:
