@@ -82,7 +82,11 @@ def deploy(project: Path, env: dict[str, str]) -> None:
 
 
 def ensure_zombie_automation(client: SyncPrefectClient) -> None:
-    """Create or update the rule that crashes a run of the pool when its heartbeat stops; exactly one of that name."""
+    """Create or update the rule that crashes a run of the pool when its heartbeat stops; exactly one of that name.
+
+    One that is right already stays untouched: an update forgets the runs that it watches, and one of them that dies
+    before its next heartbeat would stay Running for ever.
+    """
     wanted = AutomationCore(
         name=ZOMBIE_AUTOMATION,
         description="A run that was killed together with its worker would stay Running and hold the only slot.",
@@ -98,12 +102,19 @@ def ensure_zombie_automation(client: SyncPrefectClient) -> None:
         actions=[ChangeFlowRunState(state=StateType.CRASHED, message="No heartbeat: its process is gone.")],
     )
     same_name = client.read_automations_by_name(ZOMBIE_AUTOMATION)
-    if same_name:
-        client.update_automation(same_name[0].id, wanted)
-    else:
+    if not same_name:
         client.create_automation(wanted)
+    elif _rule(same_name[0]) != _rule(wanted):
+        client.update_automation(same_name[0].id, wanted)
     for surplus in same_name[1:]:
         client.delete_automation(surplus.id)
+
+
+def _rule(automation: AutomationCore) -> dict[str, Any]:
+    """Return what an automation does, without the ids that each writing draws anew."""
+    rule = automation.model_dump(mode="json", include={"description", "enabled", "trigger", "actions"})
+    rule["trigger"].pop("id", None)
+    return rule
 
 
 def active_runs(client: SyncPrefectClient) -> list[FlowRun]:

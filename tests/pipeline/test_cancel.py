@@ -2,12 +2,12 @@
 
 import os
 import signal
-import time
 from pathlib import Path
 
 import psutil
 import pytest
 
+from tests.pipeline.production import wait_for
 from tests.pipeline.services import Server, tiny, write_prompts
 
 pytestmark = pytest.mark.vllm
@@ -25,14 +25,6 @@ def children_of_runs(home: Path) -> list[psutil.Process]:
         except psutil.Error:
             continue
     return found
-
-
-def wait_for(condition: object, timeout_s: float, what: str) -> None:
-    limit = time.monotonic() + timeout_s
-    assert callable(condition)
-    while not condition():
-        assert time.monotonic() < limit, what
-        time.sleep(0.2)
 
 
 def started_run(server: Server, home: Path, tmp_path: Path, seed: int) -> str:
