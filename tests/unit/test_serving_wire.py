@@ -48,4 +48,5 @@ def test_statuses_are_told_apart(status: int) -> None:
     error = httpx.HTTPStatusError("x", request=request, response=httpx.Response(status, text="why", request=request))
     ours = to_error(error, "POST /x")
     assert isinstance(ours, TransientError) == (status in {408, 409, 425, 429} or status >= 500)
-    assert str(ours) == f"POST /x was answered with {status}: why"
+    mend = ". Set DRAFTWORKS_TARGET_API_KEY to the key that the server asks for." if status == 401 else ""
+    assert str(ours) == f"POST /x was answered with {status}: why{mend}"
