@@ -82,16 +82,18 @@ def _why_new(link: Link, plan: Plan, artifacts: Artifacts) -> str:
     made = [artifacts.find(ref) for ref in artifacts.refs(link.kind)]
     compared = [(_differences(link, plan, other), other) for other in made if other is not None]
     if not compared:
-        return f"there is no {link.kind} yet"
+        return f"nothing of kind {link.kind} was made yet"
     differences, nearest = min(compared, key=lambda pair: len(pair[0]))
     said = "; ".join(differences) or "the target (its config, tokenizer or weights) is another one"
     return f"{said} (nearest: {nearest.fingerprint[:12]})"
 
 
 def explain(plan: Plan, artifacts: Artifacts) -> list[Explained]:
-    """Return what each artifact of the plan would need, in order."""
+    """Return what each artifact of the plan would need, in order; a release is the nightly flow's, after its gate."""
     rows = []
     for kind, link in plan.links.items():
+        if kind == "release":
+            continue
         ref = ArtifactRef(kind=kind, fingerprint=link.fingerprint)
         manifest = artifacts.find(ref)
         if manifest is not None:
