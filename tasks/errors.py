@@ -10,6 +10,7 @@
         ArtifactCorrupt        size or sha256 differ from the manifest
         PreconditionFailed     a conditional write lost against another writer
       CommandError           a child process ended with a non-zero status
+        CommandKilled          a signal ended it: kill -9, the out-of-memory killer (transient)
         DeadlinePassed         a child process ran, or was silent, for too long
       ServerError            a vLLM server is unusable
         ServerDied             the process ended while it was needed              (transient)
@@ -69,6 +70,10 @@ class CommandError(DraftworksError):
         super().__init__(f"{message}\n{log_tail}" if log_tail else message)
         self.exit_status = exit_status
         self.log_tail = log_tail
+
+
+class CommandKilled(CommandError, TransientError):
+    """A child process was ended by a signal; what it had stored lets the next try go on."""
 
 
 class DeadlinePassed(CommandError):

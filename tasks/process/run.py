@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from tasks.errors import CommandError, DeadlinePassed
+from tasks.errors import CommandError, CommandKilled, DeadlinePassed
 from tasks.process.child import LINE_BREAK, Child, Command, to_line
 
 POLL_S = 0.1
@@ -58,7 +58,8 @@ def _finish(child: Child, follower: LogFollower, on_line: Callable[[str], None] 
     status = child.exit_status()
     if status:
         ended = f"exit status {status}" if status > 0 else f"signal {-status}"
-        raise CommandError(
+        kind = CommandError if status > 0 else CommandKilled
+        raise kind(
             f"{os.path.basename(child.command.argv[0])} ended with {ended}. Command: {child.command}. "
             f"Its whole output is in {child.log_path}; the last lines are",
             exit_status=status,
@@ -78,7 +79,8 @@ def run_to_end(
     """Run the command to its end; whatever ends the wait, nothing of the command is left running.
 
     deadline_s: longest run. silent_s: longest time without output. on_line: called with every line of output.
-    Raises CommandError: exit status other than 0. DeadlinePassed: ran, or was silent, for too long.
+    Raises CommandError: exit status other than 0. CommandKilled: a signal ended it. DeadlinePassed: ran, or was silent,
+    for too long.
     """
     with Child.start(command, log_path, run_folder=run_folder) as child:
         follower = LogFollower(log_path, child.log_start_bytes)

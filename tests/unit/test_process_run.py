@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tasks.errors import CommandError, DeadlinePassed
+from tasks.errors import CommandError, CommandKilled, DeadlinePassed
 from tasks.process.child import Command
 from tasks.process.lifeline import describe
 from tasks.process.ports import free_port, is_port_taken
@@ -49,6 +49,13 @@ def test_a_deadline_stops_the_command(
         run_to_end(python(code), tmp_path / "log", deadline_s=deadline_s, silent_s=silent_s)
     assert time.monotonic() - started < 20
     assert describe(int(caught.value.log_tail.splitlines()[-1])) is None
+
+
+def test_a_command_that_was_killed_may_be_tried_again(tmp_path: Path) -> None:
+    killed = python("import os, signal; os.kill(os.getpid(), signal.SIGKILL)")
+    with pytest.raises(CommandKilled, match="ended with signal 9") as caught:
+        run_to_end(killed, tmp_path / "log", deadline_s=60, silent_s=60)
+    assert caught.value.exit_status == -9
 
 
 def test_an_exception_from_outside_stops_the_command(tmp_path: Path) -> None:
