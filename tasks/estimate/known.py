@@ -34,7 +34,8 @@ def look(plan: Plan, artifacts: Artifacts, scratch: Path, now: Circumstances) ->
     """Return what the store and the scratch folder hold of a plan. Raises StoreError, as Artifacts.find does."""
     kinds = [kind for kind in plan.links if kind != "release"]
     refs = {kind: ArtifactRef(kind=kind, fingerprint=plan.fingerprint(kind)) for kind in kinds}
-    found = {kind: artifacts.find(ref) for kind, ref in refs.items()}
+    with ThreadPoolExecutor(READ_AT_ONCE, thread_name_prefix="known") as pool:
+        found = dict(zip(kinds, pool.map(artifacts.find, refs.values()), strict=True))
     missing = [kind for kind, manifest in found.items() if manifest is None]
     return Known(
         done={kind: manifest for kind, manifest in found.items() if manifest is not None},
